@@ -1,0 +1,32 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint bench clean
+
+demo: .venv/.ready
+	$(BIN)/gkn demo
+
+test: .venv/.ready
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: .venv/.ready
+	$(BIN)/pytest -n 2 -m slow
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.ready
+	$(BIN)/python -m benchmarks.solvers
+
+# Every install goes through constraints.txt: without it pip may take a newer torch and gigabytes with it.
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache runs

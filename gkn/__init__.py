@@ -1,0 +1,36 @@
+"""gkn: learn the solution operator of a PDE on any mesh or point cloud, and ask it anywhere."""
+
+from gkn.check import check_dataset
+from gkn.dataset import Dataset, Sample
+from gkn.domain import Cloud, Grid, Mesh
+from gkn.fields import GaussianField, smooth, two_phase
+from gkn.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
+from gkn.importers import load as import_files
+from gkn.pde import NotConverged, darcy_residual, solve_darcy
+from gkn.pde.green import green_disk, green_interval
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cloud",
+    "Darcy",
+    "DarcyMesh",
+    "Dataset",
+    "GaussianField",
+    "Grid",
+    "Mesh",
+    "NotConverged",
+    "PoissonDisk",
+    "PoissonInterval",
+    "PoissonSquare",
+    "Sample",
+    "check_dataset",
+    "darcy_residual",
+    "green_disk",
+    "green_interval",
+    "import_files",
+    "make_dataset",
+    "smooth",
+    "solve_darcy",
+    "two_phase",
+]

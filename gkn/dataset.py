@@ -1,0 +1,293 @@
+"""Dataset: pairs of functions {a_j, u_j} as named fields on one domain, or on one domain per sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gkn import storage
+from gkn.domain import Domain, Grid
+from gkn.fields import smooth
+
+SHARD_BYTES = 2**26
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One pair: c input and o output functions on the K points of a domain."""
+
+    domain: Domain
+    a: Float[Tensor, "K c"]
+    u: Float[Tensor, "K o"]
+
+    @property
+    def x(self) -> Float[Tensor, "K d"]:
+        return self.domain.points
+
+    @property
+    def weights(self) -> Float[Tensor, " K"]:
+        return self.domain.weights
+
+
+class Source(Protocol):
+    """Where samples come from: memory, a folder, or another source with something computed from it."""
+
+    n: int
+    names: tuple[str, ...]
+    one_domain: Domain | None
+
+    def domain(self, i: int) -> Domain: ...
+    def read(self, name: str, i: int) -> Tensor: ...
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor: ...
+
+
+class Dataset:
+    """Named fields of n samples. A field whose name is in `outputs` ("u" unless said otherwise) is what is to be learned.
+
+        Dataset(grid, a=a, u=u)                          (n, K) tensors on one domain
+        Dataset([mesh_0, mesh_1], a=[a_0, a_1], u=...)   one domain per sample
+        Dataset.open("data/darcy241")                    from disk, read when needed
+
+    `take`, `split`, `every` and `smoothed` return views: nothing is copied or computed until it is asked for.
+    """
+
+    def __init__(
+        self, domain: Domain | Sequence[Domain], *, outputs: Sequence[str] = ("u",), **fields: Tensor | Sequence[Tensor]
+    ) -> None:
+        missing = [name for name in outputs if name not in fields]
+        if missing or len(fields) == len(outputs):
+            raise ValueError(
+                f"Dataset(outputs={[*outputs]}, fields {[*fields]}): needed every output among the fields, and an input too"
+            )
+        source = _Memory(domain, fields)
+        inputs = tuple(name for name in fields if name not in outputs)
+        self._set(source, range(source.n), 1, inputs, tuple(outputs), None)
+
+    def _set(
+        self,
+        source: Source,
+        index: Sequence[int],
+        stride: int,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        manifest: storage.Manifest | None,
+    ) -> Dataset:
+        self._source, self._index, self._stride = source, index, stride
+        self.inputs, self.outputs, self.manifest = inputs, outputs, manifest
+        whole = source.one_domain
+        self._domain, self._nodes = whole, None
+        if stride != 1:
+            if not isinstance(whole, Grid):
+                raise ValueError(f"Dataset.every({stride}): only a grid has strides; this dataset is on {_kind(whole)}")
+            self._domain, self._nodes = whole.every(stride), whole.stride(stride)
+        return self
+
+    @staticmethod
+    def open(path: str | os.PathLike[str], partial: bool = False) -> Dataset:
+        """A dataset folder. Bytes are compared with their hashes when first read."""
+        reader = storage.Reader(Path(path), partial)
+        manifest = reader.manifest
+        return Dataset.__new__(Dataset)._set(reader, range(reader.n), 1, manifest.inputs, manifest.outputs, manifest)
+
+    def _view(self, **changes: Any) -> Dataset:
+        now = {"source": self._source, "index": self._index, "stride": self._stride, "inputs": self.inputs}
+        return Dataset.__new__(Dataset)._set(**{**now, **changes}, outputs=self.outputs, manifest=self.manifest)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __repr__(self) -> str:
+        return f"Dataset({len(self)} samples, {', '.join(self.inputs)} -> {', '.join(self.outputs)}, on {_kind(self._domain)})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def domain(self) -> Domain:
+        """The one domain of all samples."""
+        if self._domain is None:
+            raise ValueError("every sample of this dataset has a domain of its own: dataset[i].domain")
+        return self._domain
+
+    @property
+    def one_domain(self) -> bool:
+        return self._domain is not None
+
+    def field(self, name: str) -> Float[Tensor, "n K"]:
+        """All values of a field, where the samples share their domain."""
+        self._known(name)
+        if self._domain is None:
+            raise ValueError(f"Dataset.field({name!r}): every sample has a domain of its own: use dataset[i]")
+        values = self._source.read_all(name, self._index)
+        return values if self._nodes is None else values[:, self._nodes]
+
+    def value(self, name: str, i: int) -> Float[Tensor, " K"]:
+        """One field of one sample."""
+        self._known(name)
+        values = self._source.read(name, self._index[self._position(i)])
+        return values if self._nodes is None else values[self._nodes]
+
+    def __getitem__(self, i: int) -> Sample:
+        place = self._index[self._position(i)]
+        domain = self._source.domain(place) if self._domain is None else self._domain
+        a, u = (torch.stack([self.value(name, i) for name in names], -1) for names in (self.inputs, self.outputs))
+        return Sample(domain, a, u)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[i] for i in range(len(self)))
+
+    def _position(self, i: int) -> int:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"sample {i} of a dataset of {len(self)}")
+        return i % len(self)
+
+    def _known(self, name: str) -> None:
+        if name not in self.names:
+            raise KeyError(f"no field {name!r} in this dataset; it has {', '.join(self.names)}")
+
+    def take(self, which: int | Sequence[int]) -> Dataset:
+        """The first `which` samples, or those whose numbers are given."""
+        if isinstance(which, int):
+            if not 0 <= which <= len(self):
+                raise ValueError(f"Dataset.take({which}): this dataset has {len(self)} samples")
+            return self._view(index=self._index[:which])
+        return self._view(index=[self._index[self._position(i)] for i in which])
+
+    def split(self, *sizes: int) -> tuple[Dataset, ...]:
+        """Disjoint parts of the given sizes, in order from the first sample on."""
+        if sum(sizes) > len(self) or any(size < 0 for size in sizes):
+            raise ValueError(f"Dataset.split{sizes}: {sum(sizes)} samples asked for, this dataset has {len(self)}")
+        parts, start = [], 0
+        for size in sizes:
+            parts.append(self._view(index=self._index[start : start + size]))
+            start += size
+        return tuple(parts)
+
+    def every(self, k: int) -> Dataset:
+        """The same functions on every k-th node of each axis of their grid."""
+        if isinstance(self._domain, Grid):
+            self._domain.every(k)  # says which strides there are, in terms of the grid as it is now
+        return self._view(stride=self._stride * k)
+
+    def smoothed(self, width: float, name: str = "a") -> Dataset:
+        """With further inputs: `name` smoothed by a Gaussian of standard deviation `width`, and its gradient.
+
+        Computed on all points the samples have, before any `every`: lower resolutions see the same smooth function.
+        """
+        self._known(name)
+        source = _Smoothed(self._source, name, width)
+        return self._view(source=source, inputs=(*self.inputs, *source.added))
+
+    def save(self, path: str | os.PathLike[str], *, recipe: Mapping[str, Any] | None = None, force: bool = False) -> None:
+        """Write to a folder, as everything else that writes datasets does: whole shards, synced, renamed, then listed."""
+        folder = Path(path)
+        one = self._domain
+        inherited = self.manifest.recipe if self.manifest else {"name": "unnamed"}
+        header = storage.Manifest(
+            n=len(self),
+            inputs=self.inputs,
+            outputs=self.outputs,
+            domain=None,
+            recipe=dict(recipe) if recipe is not None else inherited,
+            seed=self.manifest.seed if self.manifest else None,
+            versions=storage.versions(),
+        )
+        with storage.writing(folder, header, one, force) as manifest:
+            listed = {shard.start for shard in manifest.shards}
+            first = max(1, sum(self.value(name, 0).nbytes for name in self.names) if len(self) else 1)
+            count = max(1, SHARD_BYTES // first)
+            for number, start in enumerate(range(0, len(self), count)):
+                if start in listed:
+                    continue
+                part = range(start, min(start + count, len(self)))
+                fields = {name: [self.value(name, i) for i in part] for name in self.names}
+                domains = None if one is not None else [self._source.domain(self._index[i]) for i in part]
+                shard = storage.write_shard(folder, number, start, fields, domains)
+                manifest = storage.listing(folder, manifest, shard)
+
+
+class _Memory:
+    def __init__(self, domain: Domain | Sequence[Domain], fields: Mapping[str, Tensor | Sequence[Tensor]]) -> None:
+        self.names = tuple(fields)
+        self.fields = {name: self._checked(name, values) for name, values in fields.items()}
+        counts = {name: len(values) for name, values in self.fields.items()}
+        self.n = next(iter(counts.values()))
+        if len({*counts.values()}) != 1:
+            raise ValueError(f"Dataset: the fields have different numbers of samples: {counts}")
+        self.domains = [*domain] if isinstance(domain, Sequence) else None
+        self.one_domain = None if isinstance(domain, Sequence) else domain
+        if self.domains is not None and len(self.domains) != self.n:
+            raise ValueError(f"Dataset: {len(self.domains)} domains for {self.n} samples")
+        for name, values in self.fields.items():
+            for i in range(self.n if self.domains is not None else 1):
+                if self.n and values[i].shape != (len(self.domain(i)),):
+                    raise ValueError(
+                        f"Dataset: field {name!r} of sample {i} has shape {tuple(values[i].shape)}, "
+                        f"but its domain has {len(self.domain(i))} points"
+                    )
+
+    @staticmethod
+    def _checked(name: str, values: Tensor | Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
+        if isinstance(values, Tensor) and values.ndim != 2:
+            raise ValueError(f"Dataset: field {name!r} of shape {tuple(values.shape)}; needed (samples, points)")
+        return values
+
+    def domain(self, i: int) -> Domain:
+        if self.domains is not None:
+            return self.domains[i]
+        assert self.one_domain is not None
+        return self.one_domain
+
+    def read(self, name: str, i: int) -> Tensor:
+        return self.fields[name][i]
+
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
+        values = self.fields[name]
+        return values[list(indices)] if isinstance(values, Tensor) else torch.stack([values[i] for i in indices])
+
+
+class _Smoothed:
+    """A source with a_eps and grad a_eps of a field beside the rest, computed when asked for."""
+
+    def __init__(self, source: Source, name: str, width: float) -> None:
+        self.source, self.name, self.width = source, name, width
+        self.n, self.one_domain = source.n, source.one_domain
+        dim = source.domain(0).dim
+        self.added = (f"{name}_smooth", *(f"{name}_smooth_{axis}" for axis in "xyz"[:dim]))
+        self.names = (*source.names, *self.added)
+        self._last: tuple[int, Tensor] | None = None
+
+    def domain(self, i: int) -> Domain:
+        return self.source.domain(i)
+
+    def read(self, name: str, i: int) -> Tensor:
+        if name not in self.added:
+            return self.source.read(name, i)
+        if self._last is None or self._last[0] != i:  # the added fields of a sample are read one after the other
+            self._last = (i, self._compute(i))
+        return self._last[1][self.added.index(name)]
+
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
+        if name not in self.added:
+            return self.source.read_all(name, indices)
+        return torch.stack([self.read(name, i) for i in indices])
+
+    def _compute(self, i: int) -> Tensor:
+        smoothed, gradient = smooth(self.domain(i), self.source.read(self.name, i), self.width)
+        return torch.cat([smoothed[None], gradient.T])
+
+
+def _kind(domain: Domain | None) -> str:
+    if domain is None:
+        return "a domain per sample"
+    if isinstance(domain, Grid):
+        return f"a grid of {' x '.join([str(domain.size)] * domain.dim)}"
+    return f"a {type(domain).__name__.lower()} of {len(domain)} points"

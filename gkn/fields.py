@@ -1,0 +1,248 @@
+"""Random fields that are functions: one draw can be evaluated on every grid, on every mesh, at any points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gkn import transforms
+from gkn.domain import Domain, Grid, check_finite, check_inside
+
+Boundary = Literal["neumann", "periodic", "dirichlet"]
+_FAST: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    "neumann": transforms.cosines,
+    "dirichlet": transforms.sines,
+    "periodic": transforms.harmonics,
+}
+_MODES = {1: 1024, 2: 512, 3: 64}
+_CHUNK = 2**24  # numbers held at once
+_REACH = 7  # standard deviations; beyond them a Gaussian is under 3e-11, and soon a denormal number, which is slow
+
+
+@dataclass(frozen=True)
+class GaussianField:
+    """N(0, scale^2 (-Lap + tau^2)^-alpha) on the cube [lower, upper]^dim, as a series of `modes` eigenfunctions an axis.
+
+        a(x) = sum_k scale (lambda_k + tau^2)^(-alpha/2) xi_k phi_k(x),   xi_k ~ N(0, 1),   int phi_k^2 = 1
+
+    `boundary` is that of the Laplacian: "neumann" (cosines), "dirichlet" (sines), "periodic" (both). The constant
+    mode is left out unless `constant` is set, as the generator of the paper's data did.
+    """
+
+    tau: float
+    alpha: float
+    boundary: Boundary = "neumann"
+    dim: int = 2
+    modes: int = 0  # 0: 1024, 512, 64 an axis in 1, 2, 3 dimensions
+    scale: float = 1.0
+    constant: bool = False
+    lower: float = 0.0
+    upper: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.boundary not in _FAST:
+            raise ValueError(f"GaussianField(boundary={self.boundary!r}): use one of {', '.join(map(repr, _FAST))}")
+        if self.dim not in (1, 2, 3):
+            raise ValueError(f"GaussianField(dim={self.dim}): dim must be 1, 2 or 3")
+        if not self.alpha > self.dim / 2:
+            raise ValueError(
+                f"GaussianField(alpha={self.alpha}, dim={self.dim}): draws have point values only for alpha > dim/2"
+            )
+        if not (self.tau >= 0 and self.scale > 0 and self.upper > self.lower and self.modes >= 0):
+            raise ValueError(f"{self}: needed tau >= 0, scale > 0, upper > lower, modes >= 0")
+        if self.tau == 0 and self.constant:
+            raise ValueError("GaussianField(tau=0, constant=True): the constant mode would have infinite variance")
+        if not self.modes:
+            object.__setattr__(self, "modes", _MODES[self.dim])
+
+    @property
+    def length(self) -> float:
+        return self.upper - self.lower
+
+    def frequencies(self) -> Float[Tensor, " M"]:
+        """Of the eigenfunctions of one axis: the square roots of their eigenvalues."""
+        j = torch.arange(self.modes, dtype=torch.float64)
+        if self.boundary == "periodic":
+            return 2 * math.pi * ((j + 1) // 2) / self.length
+        return math.pi * (j + (self.boundary == "dirichlet")) / self.length
+
+    def deviations(self) -> Float[Tensor, "*M"]:
+        """The standard deviation of each coefficient; one axis of the tensor per dimension."""
+        squares = self.frequencies() ** 2
+        eigenvalues = squares
+        for _ in range(self.dim - 1):
+            eigenvalues = eigenvalues.unsqueeze(-1) + squares
+        out = self.scale * (eigenvalues + self.tau**2) ** (-self.alpha / 2)
+        if self.boundary != "dirichlet" and not self.constant:
+            out[(0,) * self.dim] = 0.0
+        return out
+
+    def draw(self, n: int, rng: torch.Generator) -> Series:
+        """n random functions."""
+        xi = torch.randn((n, *(self.modes,) * self.dim), dtype=torch.float64, generator=rng)
+        return Series(self, xi.mul_(_cached_deviations(self)))
+
+    def sample(self, domain: Domain, n: int, rng: torch.Generator) -> Float[Tensor, "n K"]:
+        """n random functions on the points of `domain`, without holding all their coefficients at once."""
+        chunk = max(1, _CHUNK // self.modes**self.dim)
+        parts = [self.draw(min(chunk, n - i), rng)(domain) for i in range(0, n, chunk)]
+        return torch.cat(parts) if parts else torch.empty(0, len(domain), dtype=torch.float64)
+
+
+@cache
+def _cached_deviations(field: GaussianField) -> Tensor:
+    return field.deviations()
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Functions drawn from a field. Call with a domain, or with (P, d) points; both give the same values."""
+
+    field: GaussianField
+    coefficients: Float[Tensor, "n ..."]
+
+    def to(self, device: torch.device | str) -> Series:
+        return Series(self.field, self.coefficients.to(device))
+
+    def __call__(self, where: Domain | Float[Tensor, "P d"]) -> Float[Tensor, "n P"]:
+        field = self.field
+        if isinstance(where, Grid) and (field.lower, field.upper) == (0.0, 1.0):
+            if where.dim != field.dim:
+                raise ValueError(f"a field of dimension {field.dim} was asked for on a grid of dimension {where.dim}")
+            return self._on_grid(where)
+        return self._at(where if isinstance(where, Tensor) else where.points)
+
+    def _on_grid(self, grid: Grid) -> Float[Tensor, "n K"]:
+        values = self.coefficients
+        fast = _FAST[self.field.boundary]
+        norm = self._norm(values.device)
+        for axis in range(1, self.field.dim + 1):
+            values = values * norm.reshape(-1, *(1,) * (self.field.dim - axis))
+            if self.field.boundary == "dirichlet":  # sin(pi k x) starts at k = 1
+                values = torch.cat([torch.zeros_like(values.narrow(axis, 0, 1)), values], axis)
+            values = fast(values, grid.size, axis)
+        return values.reshape(len(values), -1)
+
+    def _at(self, points: Float[Tensor, "P d"]) -> Float[Tensor, "n P"]:
+        field = self.field
+        points = torch.as_tensor(points, dtype=torch.float64, device=self.coefficients.device)
+        if points.ndim != 2 or points.shape[1] != field.dim:
+            raise ValueError(f"points of shape {tuple(points.shape)}; needed (P, {field.dim}) for this field")
+        check_finite(points, "points")
+        inside = ((points >= field.lower - 1e-12) & (points <= field.upper + 1e-12)).all(-1)
+        check_inside(inside, points, "GaussianField", f"[{field.lower}, {field.upper}]^{field.dim}")
+        n, M = len(self.coefficients), field.modes
+        chunk = max(1, _CHUNK // max(1, n * M ** (field.dim - 1)))
+        parts = [self._sum(points[i : i + chunk]) for i in range(0, len(points), chunk)]
+        return torch.cat(parts, -1) if parts else self.coefficients.new_empty(n, 0)
+
+    def _sum(self, points: Float[Tensor, "P d"]) -> Float[Tensor, "n P"]:
+        """The series, one axis after the other: the last axis becomes the points, the others are contracted with it."""
+        phi = [self._basis(points[:, axis]) for axis in range(self.field.dim)]
+        values = self.coefficients @ phi[-1].T
+        for basis in phi[-2::-1]:
+            values = torch.einsum("...kp,pk->...p", values, basis)
+        return values
+
+    def _basis(self, x: Float[Tensor, " P"]) -> Float[Tensor, "P M"]:
+        angle = (x - self.field.lower)[:, None] * self.field.frequencies().to(x.device)
+        if self.field.boundary == "neumann":
+            phi = angle.cos()
+        elif self.field.boundary == "dirichlet":
+            phi = angle.sin()
+        else:
+            phi = angle.cos()
+            phi[:, 2::2] = angle[:, 2::2].sin()
+        return phi * self._norm(x.device)
+
+    def _norm(self, device: torch.device) -> Float[Tensor, " M"]:
+        """Makes every eigenfunction of one axis of L2 norm 1."""
+        norm = torch.full((self.field.modes,), math.sqrt(2 / self.field.length), dtype=torch.float64, device=device)
+        if self.field.boundary != "dirichlet":
+            norm[0] = math.sqrt(1 / self.field.length)
+        return norm
+
+
+def two_phase(field: Tensor, low: float = 3.0, high: float = 12.0) -> Tensor:
+    """The paper's psi: `high` where the field is positive (or 0), `low` where it is negative."""
+    if not (math.isfinite(low) and math.isfinite(high) and 0 < low <= high):
+        raise ValueError(f"two_phase(low={low}, high={high}): a coefficient needs 0 < low <= high, both finite")
+    return torch.where(field >= 0, high, low).to(field.dtype)
+
+
+def smooth(
+    domain: Domain, a: Float[Tensor, "*batch K"], width: float
+) -> tuple[Float[Tensor, "*batch K"], Float[Tensor, "*batch K d"]]:
+    """a_eps, the function smoothed by a Gaussian of standard deviation `width` (a length), and its gradient.
+
+        a_eps(x) = int_D G(x-y) a(y) dy / int_D G(x-y) dy
+
+    by the domain's own quadrature weights, on a grid as on a mesh: a constant stays what it is up to the boundary,
+    and the gradient is exactly that of a_eps.
+    """
+    if not (width > 0 and math.isfinite(width)):
+        raise ValueError(f"smooth(width={width}): the standard deviation of the Gaussian is a length > 0")
+    if a.shape[-1] != len(domain):
+        raise ValueError(f"smooth: a of shape {tuple(a.shape)} on a domain of {len(domain)} points")
+    if isinstance(domain, Grid):
+        return _smooth_grid(domain, a, width)
+    return _smooth_points(domain, a, width)
+
+
+def _smooth_grid(grid: Grid, a: Tensor, width: float) -> tuple[Tensor, Tensor]:
+    """The Gaussian is a product, so the sum over the grid is one matrix product an axis."""
+    x = grid.axis.to(a)
+    weight = torch.full_like(x, grid.spacing)
+    weight[[0, -1]] /= 2
+    difference = x[:, None] - x
+    near = difference.abs() <= _REACH * width
+    kernel = torch.where(near, torch.exp(-((difference / width) ** 2) / 2) * weight, 0.0)
+    kernel = kernel / kernel.sum(1, keepdim=True)  # the denominator is a product too
+    slope = -difference / width**2 * kernel
+    slope = slope - slope.sum(1, keepdim=True) * kernel  # the quotient rule
+    values = a.reshape(*a.shape[:-1], *grid.shape)
+
+    def apply(matrices: list[Tensor]) -> Tensor:
+        out = values
+        for matrix in matrices:  # contract the first axis, append the new one: after all of them the order is as before
+            out = torch.tensordot(out, matrix, dims=([-grid.dim], [1]))
+        return out.reshape(a.shape)
+
+    gradient = [apply([slope if i == axis else kernel for i in range(grid.dim)]) for axis in range(grid.dim)]
+    return apply([kernel] * grid.dim), torch.stack(gradient, -1)
+
+
+def _smooth_points(domain: Domain, a: Tensor, width: float) -> tuple[Tensor, Tensor]:
+    """The same sum over the neighbours in reach, as a sparse matrix."""
+    from scipy.sparse import csr_array
+    from scipy.spatial import cKDTree
+
+    points = domain.points.numpy()
+    tree = cKDTree(points)
+    pairs = tree.query_pairs(_REACH * width, output_type="ndarray")
+    own = np.arange(len(points))
+    i, j = np.concatenate([pairs[:, 0], pairs[:, 1], own]), np.concatenate([pairs[:, 1], pairs[:, 0], own])
+    difference = points[i] - points[j]
+    kernel = np.exp(-(difference**2).sum(1) / (2 * width**2)) * domain.weights.numpy()[j]
+    flat = a.reshape(-1, len(points)).double().numpy().T
+
+    def apply(entries: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return csr_array((entries, (i, j)), shape=(len(points),) * 2) @ values  # type: ignore[no-any-return]
+
+    one = np.ones((len(points), 1))
+    total = apply(kernel, one)
+    if not (total > 0).all():
+        raise ValueError("smooth: a point has no quadrature weight within reach; give the cloud positive weights")
+    smoothed = apply(kernel, flat) / total
+    slopes = [-difference[:, axis] / width**2 * kernel for axis in range(domain.dim)]
+    gradient = np.stack([(apply(slope, flat) - smoothed * apply(slope, one)) / total for slope in slopes], -1)
+    shaped = torch.from_numpy(np.ascontiguousarray(smoothed.T)).reshape(a.shape)
+    return shaped.to(a), torch.from_numpy(gradient.transpose(1, 0, 2).copy()).reshape(*a.shape, domain.dim).to(a)

@@ -1,0 +1,108 @@
+"""P1 finite elements on triangle meshes, through scikit-fem; a direct solve per sample."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gkn.domain import Data, Mesh, check_finite, flat_batch, values
+from gkn.pde.fd import check_positive
+
+Array = np.ndarray[Any, Any]
+
+
+def solve(mesh: Mesh, a: Data, f: Data, g: Data, *, per: Literal["node", "cell"] | None = None) -> Float[Tensor, "*batch K"]:
+    from scipy.sparse.linalg import splu
+
+    system = _System(mesh)
+    a_cells, load = system.coefficient(a, per), system.load(f)
+    g = values(mesh, g, "g")
+    batch, (a_cells, load, g) = flat_batch(a_cells, load, g)
+    inner, edge = (~mesh.boundary).nonzero()[:, 0].numpy(), mesh.boundary.nonzero()[:, 0].numpy()
+    u = g.clone()
+    for i in range(len(u) if len(inner) else 0):
+        stiffness = system.stiffness(a_cells[i].numpy())
+        right = load[i].numpy()[inner] - stiffness[inner][:, edge] @ u[i].numpy()[edge]
+        factor = splu(stiffness[inner][:, inner].tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+        u[i, inner] = torch.from_numpy(factor.solve(right))
+    return u.reshape(*batch, len(mesh))
+
+
+def residual(mesh: Mesh, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]:
+    system = _System(mesh)
+    a_cells, load, u = system.coefficient(a, None), system.load(f), values(mesh, u, "u")
+    batch, (a_cells, load, u) = flat_batch(a_cells, load, u)
+    inner = (~mesh.boundary).numpy()
+    out = torch.zeros(len(u), dtype=torch.float64)
+    for i in range(len(u)):
+        stiffness = system.stiffness(a_cells[i].numpy())
+        right = load[i].numpy()
+        scale = 1 / np.sqrt(stiffness.diagonal()[inner])
+        r = (right - stiffness @ u[i].numpy())[inner] * scale
+        out[i] = float(np.linalg.norm(r) / max(np.linalg.norm(right[inner] * scale), np.finfo(float).tiny))
+    return out.reshape(batch)
+
+
+class _System:
+    """int a grad u . grad v = int f v, for many a and f on one mesh."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        try:
+            from skfem import Basis, ElementTriP0, ElementTriP1, MeshTri
+        except ImportError as error:
+            raise ImportError("finite elements need scikit-fem: pip install 'gkn[fem]'") from error
+        self.mesh = mesh
+        self.basis = Basis(MeshTri(mesh.points.numpy().T.copy(), mesh.cells.numpy().T.copy()), ElementTriP1(), intorder=4)
+        self.constants = self.basis.with_element(ElementTriP0())
+
+    def coefficient(self, a: Data, per: Literal["node", "cell"] | None) -> Float[Tensor, "*batch C"]:
+        """Per cell. Values at nodes are averaged, which integrates their linear interpolant exactly."""
+        nodes, cells = len(self.mesh), len(self.mesh.cells)
+        if isinstance(a, Tensor) and a.ndim and per != "node" and a.shape[-1] == cells:
+            if nodes == cells and per is None:
+                raise ValueError(f"this mesh has {nodes} points and as many cells: say per='node' or per='cell' for a")
+            per_cell = a.double()
+            check_finite(per_cell, "a")
+        elif per == "cell":
+            raise ValueError(f"a is to be given per cell, so its last axis must have {cells} entries")
+        else:
+            per_cell = values(self.mesh, a, "a")
+            check_positive(per_cell)
+            per_cell = per_cell[..., self.mesh.cells].mean(-1)
+        check_positive(per_cell)
+        return per_cell
+
+    def stiffness(self, a: Array) -> Any:
+        from skfem import BilinearForm
+        from skfem.helpers import dot, grad
+
+        @BilinearForm  # type: ignore[untyped-decorator]
+        def energy(u: Any, v: Any, w: Any) -> Any:
+            return w.a * dot(grad(u), grad(v))
+
+        return energy.assemble(self.basis, a=self.constants.interpolate(a)).tocsr()
+
+    def load(self, f: Data) -> Float[Tensor, "*batch K"]:
+        """int f v: a function is evaluated at the quadrature points, an array is interpolated linearly."""
+        from skfem import LinearForm
+
+        @LinearForm  # type: ignore[untyped-decorator]
+        def source(v: Any, w: Any) -> Any:
+            return w.f * v
+
+        if callable(f):
+            x = np.moveaxis(np.asarray(self.basis.global_coordinates()), 0, -1)
+            at = f(torch.from_numpy(x.reshape(-1, 2)).double())
+            check_finite(at, "f")
+            batch = [at.double().numpy().reshape(x.shape[:-1])]
+            shape: tuple[int, ...] = ()
+        else:
+            nodal = values(self.mesh, f, "f")
+            shape = tuple(nodal.shape[:-1])
+            batch = [self.basis.interpolate(row) for row in nodal.reshape(-1, len(self.mesh)).numpy()]
+        loads = [torch.from_numpy(source.assemble(self.basis, f=each)) for each in batch]
+        return torch.stack(loads).reshape(*shape, len(self.mesh))

@@ -1,0 +1,72 @@
+"""Pictures. Colours are perceptually even and safe for the colour-blind; samples share their colour bars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only: works without a screen
+import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
+from matplotlib.tri import Triangulation
+from torch import Tensor
+
+from gkn.dataset import Dataset
+from gkn.domain import Domain, Grid, Mesh
+
+# Coefficients and sources in cividis, solutions in viridis: told apart at a glance, each even in lightness.
+_COLOURS = {"a": "cividis", "f": "cividis", "u": "viridis"}
+
+
+def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "") -> None:
+    """The first samples, a column each, a row for each field."""
+    count = min(samples, len(dataset))
+    names = dataset.names
+    one_dimension = dataset[0].domain.dim == 1
+    size = (2.4 * count + 1.4, 2.3 * len(names) + 0.5)
+    figure, axes = plt.subplots(len(names), count, figsize=size, squeeze=False, layout="constrained")
+    for row, name in enumerate(names):
+        values = [dataset.value(name, i) for i in range(count)]
+        low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
+        drawn = None
+        for column, (axis, each) in enumerate(zip(axes[row], values, strict=True)):
+            drawn = draw(axis, dataset[column].domain, each, low, high, _COLOURS.get(name, "viridis"))
+            if row == 0:
+                axis.set_title(f"sample {column}", fontsize=9)
+            axis.set_ylabel(f"{name}(x)" if one_dimension else name, fontsize=11) if column == 0 else None
+            if one_dimension and row == len(names) - 1:
+                axis.set_xlabel("x")
+        if drawn is not None:
+            bar = figure.colorbar(drawn, ax=axes[row].tolist(), shrink=0.9, pad=0.02)
+            bar.ax.yaxis.set_major_locator(MaxNLocator(5))
+            bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
+    figure.suptitle(title or repr(dataset).removeprefix("Dataset(").removesuffix(")"), fontsize=10)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=160)
+    plt.close(figure)
+
+
+def draw(axis: Any, domain: Domain, values: Tensor, low: float, high: float, colours: str) -> Any:
+    """One function on its domain: a line in 1-D, an image on a grid, triangles on a mesh, dots otherwise."""
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    style = {"vmin": low, "vmax": high, "cmap": colours}
+    if domain.dim == 1:
+        x = domain.points[:, 0]
+        order = x.argsort()
+        axis.plot(x[order], values[order], color="#1f4e79", linewidth=1.2)
+        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        return None
+    axis.set_aspect("equal")
+    axis.set_xticks([])
+    axis.set_yticks([])
+    if isinstance(domain, Grid):
+        image = values.reshape(domain.shape)
+        image = image if domain.dim == 2 else image[..., domain.size // 2]  # the middle slice of a cube
+        return axis.imshow(image.T, origin="lower", extent=(0, 1, 0, 1), interpolation="nearest", **style)
+    x, y = domain.points[:, 0], domain.points[:, 1]
+    if isinstance(domain, Mesh):
+        return axis.tripcolor(Triangulation(x, y, domain.cells), values, shading="gouraud", **style)
+    return axis.scatter(x, y, c=values, s=max(0.5, 4000 / len(domain)), linewidths=0, **style)
