@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -36,6 +36,7 @@ class Sample:
         return self.domain.weights
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where samples come from: memory, a folder, or another source with something computed from it."""
 

@@ -100,8 +100,8 @@ class Mesh:
     `weights` integrates the piecewise linear interpolant exactly, so its sum is the area.
     """
 
-    points: Float[Tensor, "K 2"]
-    cells: Int[Tensor, "C 3"]
+    points: Tensor  # (K, 2), float64
+    cells: Tensor  # (C, 3)
 
     def __post_init__(self) -> None:
         points = torch.as_tensor(self.points, dtype=torch.float64).contiguous()
@@ -277,9 +277,9 @@ def _netgen(outline: Callable[[Any], None], h: float) -> Mesh:
 class Cloud:
     """Points of D and nothing else. Without `weights` every point counts 1/K; without `boundary` none is on it."""
 
-    points: Float[Tensor, "K d"]
-    weights: Float[Tensor, " K"] = None  # type: ignore[assignment]
-    boundary: Bool[Tensor, " K"] = None  # type: ignore[assignment]
+    points: Tensor  # (K, d), float64
+    weights: Tensor = None  # type: ignore[assignment]  # (K,)
+    boundary: Tensor = None  # type: ignore[assignment]  # (K,), bool
 
     def __post_init__(self) -> None:
         points = torch.as_tensor(self.points, dtype=torch.float64).contiguous()

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn import transforms
@@ -234,7 +235,7 @@ def _smooth_points(domain: Domain, a: Tensor, width: float) -> tuple[Tensor, Ten
     kernel = np.exp(-(difference**2).sum(1) / (2 * width**2)) * domain.weights.numpy()[j]
     flat = a.reshape(-1, len(points)).double().numpy().T
 
-    def apply(entries: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def apply(entries: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
         return csr_array((entries, (i, j)), shape=(len(points),) * 2) @ values  # type: ignore[no-any-return]
 
     one = np.ones((len(points), 1))

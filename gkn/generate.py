@@ -136,7 +136,7 @@ class PoissonDisk(Recipe):
     size: int = 41
     tau: float = 3.0
     alpha: float = 2.0
-    modes: int = 128
+    modes: int = 0
 
     def domain(self) -> Mesh:
         return _shape("disk", self.size)
@@ -152,6 +152,8 @@ class PoissonDisk(Recipe):
 class DarcyMesh(Recipe):
     """The Darcy measure on an unstructured mesh, solved by finite elements. `size` points across, about.
 
+    In [0,1]^2 sample i of a seed is the same function a as sample i of that seed of `darcy`.
+
     shape: square, holes, l-shape (in [0,1]^2) or disk (the unit disk, the field on [-1,1]^2). vary: every sample has a
     mesh of its own, with edges of another length, and for "holes" another hole in another place.
     """
@@ -166,7 +168,7 @@ class DarcyMesh(Recipe):
     low: float = 3.0
     high: float = 12.0
     f: float = 1.0
-    modes: int = 128
+    modes: int = 0
 
     def __post_init__(self) -> None:
         if self.shape not in _SHAPES:

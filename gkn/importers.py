@@ -18,12 +18,13 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.dataset import Dataset
 from gkn.domain import Cloud, Domain, Grid, Mesh
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 Nodes = Literal["vertices", "centres"]
 _MAT_FIELDS = {"coeff": "a", "Kcoeff": "a_smooth", "Kcoeff_x": "a_smooth_x", "Kcoeff_y": "a_smooth_y", "sol": "u"}
 _GEOMETRY = ("points", "cells", "weights", "boundary")

@@ -25,11 +25,13 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.domain import Cloud, Domain, Grid, Mesh
 from gkn.durable import CorruptFile, digest, read_sealed_json, remove_unfinished, replacing, sha256, write_sealed_json
 
+Array = NDArray[Any]
 SCHEMA = 1
 MANIFEST = "dataset.json"
 DOMAIN = "domain.h5"
@@ -155,8 +157,8 @@ def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool)
         raise ExistingDataset(f"{folder} is not empty and holds no dataset ({', '.join(others[:3])}); choose another folder")
     _remove_unlisted(folder, header)
     if domain is not None and not isinstance(domain, Grid):
-        _write_h5(folder / DOMAIN, _domain_arrays([domain], flat=False))
-        header = replace(header, domain={**(header.domain or {}), "sha256": sha256(folder / DOMAIN)})
+        seal = _write_h5(folder / DOMAIN, _domain_arrays([domain], flat=False))
+        header = replace(header, domain={**(header.domain or {}), "sha256": seal})
     header.write(folder)
     return header
 
@@ -198,7 +200,7 @@ def write_shard(
 ) -> Shard:
     """Write samples start, start+1, ...: each field (n, K), or n tensors of (K,); and the domains where they differ."""
     count = len(next(iter(fields.values())))
-    arrays: dict[str, np.ndarray[Any, Any]] = {} if domains is None else _domain_arrays(domains, flat=True)
+    arrays: dict[str, Array] = {} if domains is None else _domain_arrays(domains, flat=True)
     for name, rows in fields.items():
         if isinstance(rows, Tensor):
             array = rows.numpy()
@@ -210,8 +212,8 @@ def write_shard(
             raise ValueError(f"field {name!r} has type {array.dtype}; a dataset holds {', '.join(sorted(_TYPES))}")
         arrays[f"fields/{name}"] = array
     path = folder / f"shard-{number:05d}.h5"
-    _write_h5(path, arrays)
-    return Shard(path.name, start, count, path.stat().st_size, sha256(path))
+    seal = _write_h5(path, arrays)
+    return Shard(path.name, start, count, path.stat().st_size, seal)
 
 
 def listing(folder: Path, manifest: Manifest, shard: Shard) -> Manifest:
@@ -221,13 +223,22 @@ def listing(folder: Path, manifest: Manifest, shard: Shard) -> Manifest:
     return manifest
 
 
-def _write_h5(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    with replacing(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
+def _write_h5(path: Path, arrays: Mapping[str, Array]) -> str:
+    """Lay the file out in memory and write it in one go: HDF5 never sees the disk, so neither do its half-written states.
+
+    Returns the sha256 of the file.
+    """
+    with h5py.File(path.name, "w", libver="v110", driver="core", backing_store=False) as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array, **_layout(array))
+        file.flush()
+        image = file.id.get_file_image()
+    with replacing(path) as temporary:
+        temporary.write_bytes(image)
+    return hashlib.sha256(image).hexdigest()
 
 
-def _layout(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+def _layout(array: Array) -> dict[str, Any]:
     """Compress what shrinks to less than half, as a two-phase coefficient does, a sample a chunk; solutions do not."""
     if array.ndim < 2 or not array.size or not array[0].nbytes >= 4096:
         return {}
@@ -237,7 +248,7 @@ def _layout(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     return {"chunks": (1, *array.shape[1:]), "compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
-def _domain_arrays(domains: Sequence[Domain], flat: bool) -> dict[str, np.ndarray[Any, Any]]:
+def _domain_arrays(domains: Sequence[Domain], flat: bool) -> dict[str, Array]:
     """The points, and cells or weights, of domains of one kind, one after the other."""
     arrays = {"points": np.concatenate([domain.points.numpy() for domain in domains])}
     if all(isinstance(domain, Mesh) for domain in domains):
@@ -367,7 +378,7 @@ class Reader:
         if sha256(path) != expected:
             raise CorruptFile(f"{path}: not the bytes that were written (sha256 differs); restore it or make the dataset again")
 
-    def _ptr(self, file: h5py.File, name: str, shard: Shard) -> np.ndarray[Any, Any]:
+    def _ptr(self, file: h5py.File, name: str, shard: Shard) -> Array:
         ptr = np.asarray(self._dataset(file, name, shard.file)[...])
         self._expect(
             ptr.shape == (shard.count + 1,) and bool((np.diff(ptr) > 0).all()),

@@ -7,12 +7,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.domain import Data, Mesh, check_finite, flat_batch, values
 from gkn.pde.fd import check_positive
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 
 def solve(mesh: Mesh, a: Data, f: Data, g: Data, *, per: Literal["node", "cell"] | None = None) -> Float[Tensor, "*batch K"]:

@@ -1,0 +1,25 @@
+"""Shapes in signatures are checked under pytest only: by jaxtyping and beartype, on every call of every function."""
+
+import sys
+import types
+
+import beartype
+import jaxtyping
+
+checker = types.ModuleType("gkn_type_checker")
+checker.check = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))  # an int is a float
+sys.modules[checker.__name__] = checker
+jaxtyping.install_import_hook("gkn", "gkn_type_checker.check")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+
+@pytest.fixture
+def rng():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)  # pytest-xdist has taken both cores already

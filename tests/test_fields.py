@@ -1,0 +1,195 @@
+import math
+
+import pytest
+import torch
+
+from gkn import Cloud, GaussianField, Grid, Mesh, smooth, two_phase
+
+BOUNDARIES = ["neumann", "periodic", "dirichlet"]
+
+
+def basis_1d(boundary, modes, x):
+    """Eigenfunctions of -d^2/dx^2 on [0, 1] with norm 1, and their eigenvalues, written out once more."""
+    phi, eigenvalues = [], []
+    for j in range(modes):
+        if boundary == "neumann":
+            phi.append(torch.ones_like(x) if j == 0 else math.sqrt(2) * torch.cos(math.pi * j * x))
+            eigenvalues.append((math.pi * j) ** 2)
+        elif boundary == "dirichlet":
+            phi.append(math.sqrt(2) * torch.sin(math.pi * (j + 1) * x))
+            eigenvalues.append((math.pi * (j + 1)) ** 2)
+        else:
+            k = (j + 1) // 2
+            wave = torch.cos if j % 2 else torch.sin
+            phi.append(torch.ones_like(x) if j == 0 else math.sqrt(2) * wave(2 * math.pi * k * x))
+            eigenvalues.append((2 * math.pi * k) ** 2)
+    return torch.stack(phi, 1), torch.tensor(eigenvalues, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_the_field_has_its_law(boundary):
+    """20,000 draws on 16 x 16: mean, covariance and the variance of each mode within 5 standard errors of the series'."""
+    n, modes, tau, alpha, scale = 20_000, 20, 3.0, 2.0, 1.5
+    grid = Grid(16)
+    field = GaussianField(tau, alpha, boundary, modes=modes, scale=scale)
+    draws = field.sample(grid, n, torch.Generator().manual_seed(1))
+    phi, eigenvalues = basis_1d(boundary, modes, grid.axis)
+    variance = scale**2 * (eigenvalues[:, None] + eigenvalues + tau**2) ** -alpha
+    if boundary != "dirichlet":
+        variance[0, 0] = 0
+    two = torch.kron(phi, phi)
+    covariance = two @ torch.diag(variance.reshape(-1)) @ two.T
+    deviation = covariance.diagonal().sqrt()
+
+    inside = deviation > 1e-9  # sines vanish on the boundary
+    assert draws[:, ~inside].abs().sum() < 1e-9
+    mean_error = draws.mean(0)[inside] / (deviation[inside] / math.sqrt(n))
+    assert mean_error.abs().max() < 5
+
+    standard_error = ((torch.outer(deviation**2, deviation**2) + covariance**2) / n).sqrt()
+    error = (draws.T @ draws / n - covariance).abs()
+    assert (error <= 5 * standard_error)[inside][:, inside].all()
+
+    # Project on the modes the grid can tell apart: their variances are those of the law, with all that alias to them.
+    low = 6
+    project = torch.linalg.pinv(two)[[i * modes + j for i in range(low) for j in range(low)]]
+    expected = (project @ covariance @ project.T).diagonal()
+    coefficients = draws @ project.T
+    seen = expected > 1e-12
+    ratio = coefficients.var(0, correction=0)[seen] / expected[seen]
+    assert ((ratio - 1).abs() < 5 * math.sqrt(2 / n)).all()
+
+
+def test_the_series_itself_has_its_law(rng):
+    """Without a grid between: the coefficients, mode by mode."""
+    field = GaussianField(2.0, 1.5, "neumann", modes=8, constant=True)
+    c = field.draw(20_000, rng).coefficients
+    k = torch.arange(8, dtype=torch.float64) * math.pi
+    expected = (k[:, None] ** 2 + k**2 + 4) ** -1.5
+    assert ((c.var(0, correction=0) / expected - 1).abs() < 5 * math.sqrt(2 / 20_000)).all()
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize(("dim", "modes", "sizes"), [(1, 100, (9, 33, 257)), (2, 24, (4, 9, 31)), (3, 9, (5, 8))])
+def test_transforms_and_direct_sums_give_the_same_values(boundary, dim, modes, sizes, rng):
+    field = GaussianField(3.0, 2.0, boundary, dim=dim, modes=modes, constant=True)
+    functions = field.draw(3, rng)
+    for size in sizes:
+        grid = Grid(size, dim)
+        torch.testing.assert_close(functions(grid), functions(grid.points), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_one_seed_is_one_function_at_every_resolution(boundary):
+    field = GaussianField(3.0, 2.0, boundary)
+    coarse = Grid(31)
+    on = [field.sample(grid, 2, torch.Generator().manual_seed(7)) for grid in (coarse, coarse.refined())]
+    torch.testing.assert_close(on[0], on[1][:, coarse.refined().stride(2)], atol=1e-13, rtol=0)
+    mesh = Mesh.square(0.2)
+    on_mesh = field.sample(mesh, 2, torch.Generator().manual_seed(7))
+    corners = [int((mesh.points == torch.tensor(c)).all(1).nonzero()[0]) for c in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))]
+    torch.testing.assert_close(on_mesh[:, corners], on[0][:, [0, 30 * 31, 31 * 31 - 1]], atol=1e-12, rtol=0)
+
+
+def test_a_box_of_another_size_is_a_change_of_variables(rng):
+    """On [-1,1] the field with tau is that of [0,1] with 2 tau, stretched: eigenvalues shrink by 4, densities by 2."""
+    wide = GaussianField(1.5, 2.0, modes=16, lower=-1.0, upper=1.0)
+    unit = GaussianField(3.0, 2.0, modes=16)
+    x = torch.rand(50, 2, generator=rng, dtype=torch.float64)
+    a = wide.draw(2, torch.Generator().manual_seed(3))(2 * x - 1)
+    b = unit.draw(2, torch.Generator().manual_seed(3))(x)
+    # (lambda/4 + tau^2)^(-alpha/2) = 4^(alpha/2) (lambda + 4 tau^2)^(-alpha/2); two axes of norm 1/sqrt(2) each.
+    torch.testing.assert_close(a, b * 4.0 / 2.0, atol=1e-12, rtol=0)
+
+
+def test_sampling_in_chunks_draws_the_same_functions(monkeypatch):
+    field = GaussianField(3.0, 2.0, modes=8)
+    whole = field.sample(Grid(5), 10, torch.Generator().manual_seed(0))
+    cloud = Cloud(Grid(5).points)
+    monkeypatch.setattr("gkn.fields._CHUNK", 3 * 64)  # three functions, or a few points, at a time
+    torch.testing.assert_close(field.sample(Grid(5), 10, torch.Generator().manual_seed(0)), whole, atol=1e-13, rtol=0)
+    torch.testing.assert_close(field.sample(cloud, 10, torch.Generator().manual_seed(0)), whole, atol=1e-13, rtol=0)
+
+
+def test_points_outside_and_impossible_fields():
+    series = GaussianField(3.0, 2.0, modes=4).draw(1, torch.Generator())
+    with pytest.raises(ValueError, match=r"1 of 2 points lie outside \[0.0, 1.0\]\^2, the first is point 1 at \(1.5, 0.5\)"):
+        series(torch.tensor([[0.5, 0.5], [1.5, 0.5]], dtype=torch.float64))
+    with pytest.raises(ValueError, match="must be finite"):
+        series(torch.tensor([[0.5, float("nan")]], dtype=torch.float64))
+    with pytest.raises(ValueError, match="alpha > dim/2"):
+        GaussianField(1.0, 1.0, dim=2)
+    with pytest.raises(ValueError, match="infinite variance"):
+        GaussianField(0.0, 2.0, constant=True)
+    with pytest.raises(ValueError, match="dimension 2 was asked for on a grid of dimension 1"):
+        series(Grid(5, 1))
+
+
+def test_two_phase():
+    assert two_phase(torch.tensor([-1.0, 0.0, 2.0])).tolist() == [3, 12, 12]
+    with pytest.raises(ValueError, match="0 < low <= high"):
+        two_phase(torch.zeros(1), low=-1)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_smoothing_keeps_constants(dim):
+    grid = Grid(9, dim)
+    a, gradient = smooth(grid, torch.full((2, len(grid)), 5.0, dtype=torch.float64), 0.1)
+    torch.testing.assert_close(a, torch.full_like(a, 5.0), atol=1e-13, rtol=0)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-11, rtol=0)
+
+
+def test_smoothing_a_step_gives_the_error_function():
+    grid, width = Grid(401, 1), 0.03
+    x = grid.points[:, 0]
+    step = (x > 0.5).double() + 0.5 * (x == 0.5)
+    a, gradient = smooth(grid, step, width)
+    torch.testing.assert_close(a, 0.5 * (1 + torch.erf((x - 0.5) / (width * math.sqrt(2)))), atol=2e-4, rtol=0)
+    density = torch.exp(-(((x - 0.5) / width) ** 2) / 2) / (width * math.sqrt(2 * math.pi))
+    torch.testing.assert_close(gradient[:, 0], density, atol=2e-2, rtol=0)
+
+
+def test_the_gradient_is_that_of_the_smoothed_function(rng):
+    """Central differences of a_eps between points of a finer grid, the boundary layer included."""
+    grid = Grid(161)
+    a = two_phase(GaussianField(3.0, 2.0, modes=64).sample(grid, 1, rng))[0]
+    smoothed, gradient = smooth(grid, a, 0.06)
+    s, g = smoothed.reshape(161, 161), gradient.reshape(161, 161, 2)
+    difference = (s[2:, :] - s[:-2, :]) * 80
+    torch.testing.assert_close(g[1:-1, :, 0], difference, atol=0.02 * float(g.abs().max()), rtol=0)
+    difference = (s[:, 2:] - s[:, :-2]) * 80
+    torch.testing.assert_close(g[:, 1:-1, 1], difference, atol=0.02 * float(g.abs().max()), rtol=0)
+
+
+def test_grids_and_points_are_smoothed_by_the_same_formula(rng):
+    grid = Grid(15)
+    a = torch.randn(2, len(grid), generator=rng, dtype=torch.float64)
+    cloud = Cloud(grid.points, grid.weights, grid.boundary)
+    for of_grid, of_cloud in zip(smooth(grid, a, 0.05), smooth(cloud, a, 0.05), strict=True):
+        torch.testing.assert_close(of_grid, of_cloud, atol=1e-8, rtol=1e-8)
+
+
+def test_a_mesh_sees_the_same_smooth_function_as_a_grid():
+    """A smooth function smoothed on a mesh and on a grid: the same, up to the quadrature of either."""
+
+    def function(x):
+        return torch.sin(3 * x[:, 0]) * torch.cos(2 * x[:, 1])
+
+    mesh, grid = Mesh.square(0.02), Grid(101)
+    on_mesh, slope_mesh = smooth(mesh, function(mesh.points), 0.08)
+    on_grid, slope_grid = smooth(grid, function(grid.points), 0.08)
+    from scipy.interpolate import RegularGridInterpolator
+
+    at = mesh.points.numpy()
+    axes = (grid.axis.numpy(),) * 2
+    there = torch.from_numpy(RegularGridInterpolator(axes, on_grid.reshape(101, 101).numpy())(at))
+    torch.testing.assert_close(on_mesh, there, atol=5e-3, rtol=0)
+    there = torch.from_numpy(RegularGridInterpolator(axes, slope_grid.reshape(101, 101, 2).numpy())(at))
+    torch.testing.assert_close(slope_mesh, there, atol=8e-2, rtol=0)
+
+
+def test_smooth_refuses_nonsense():
+    with pytest.raises(ValueError, match="a length > 0"):
+        smooth(Grid(3), torch.ones(9), 0.0)
+    with pytest.raises(ValueError, match="9 points"):
+        smooth(Grid(3), torch.ones(8), 0.1)
