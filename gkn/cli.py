@@ -36,34 +36,30 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 def main() -> None:
     """Expected failures are one sentence on stderr and an exit code; anything else is a bug and shows where."""
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     try:
-        code = app(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except KeyboardInterrupt:
-        _fail("interrupted; what was finished is kept, run the same command again to go on", 130)
-    except _Terminated:
-        _fail("terminated; what was finished is kept, run the same command again to go on", 143)
-    except (typer.Abort, EOFError):
-        _fail("aborted", 1)
+        app()
+    except _Stopped as stopped:
+        what = "interrupted" if stopped.number == signal.SIGINT else "terminated"
+        _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + stopped.number)
     except OSError as error:
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1)
-    except (ValueError, KeyError, ImportError, MemoryError, NotConverged) as error:
-        text = error.args[0] if isinstance(error, KeyError) and error.args else str(error)
-        _fail(str(text), 1)
-    except Exception as error:
-        if not hasattr(error, "show"):  # click's own: usage errors
-            raise
-        error.show()
-        sys.exit(getattr(error, "exit_code", 2))
+    except KeyError as error:
+        _fail(str(error.args[0]), 1)
+    except (ValueError, ImportError, MemoryError, NotConverged) as error:
+        _fail(str(error), 1)
 
 
-class _Terminated(BaseException):
-    pass
+class _Stopped(BaseException):
+    """By a signal. No KeyboardInterrupt, which typer would take for its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
-def _terminated(signum: int, frame: object) -> None:
-    raise _Terminated
+def _stop(number: int, frame: object) -> None:
+    raise _Stopped(number)
 
 
 def _fail(text: str, code: int) -> None:

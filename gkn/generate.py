@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -161,7 +161,7 @@ class DarcyMesh(Recipe):
     name = "darcy-mesh"
     inputs = ("a",)
     size: int = 41
-    shape: Literal["square", "holes", "l-shape", "disk"] = "square"
+    shape: str = "square"
     vary: bool = False
     tau: float = 3.0
     alpha: float = 2.0
@@ -248,7 +248,10 @@ def make_dataset(
     """
     if n < 1 or workers < 1 or seed < 0:
         raise ValueError(f"make_dataset(n={n}, workers={workers}, seed={seed}): needed n >= 1, workers >= 1, seed >= 0")
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r}: use cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} was asked for, but this machine has no usable CUDA device; use --device cpu")
     domain = recipe.domain()
     count = _shard_size(recipe, domain, device)
@@ -261,7 +264,7 @@ def make_dataset(
         inputs=recipe.inputs,
         outputs=("u",),
         domain=None,
-        recipe={**recipe.describe(), "device": torch.device(device).type},
+        recipe={**recipe.describe(), "device": kind},
         seed=seed,
         versions=storage.versions(),
     )
@@ -271,7 +274,7 @@ def make_dataset(
         done = sum(shard.count for shard in manifest.shards)
         if progress:
             progress(done, n)
-        make = _on_cpu if torch.device(device).type == "cpu" else _on_gpu
+        make = _on_cpu if kind == "cpu" else _on_gpu
         for shard in make(recipe, seed, folder, jobs, device, workers):
             manifest = storage.listing(folder, manifest, shard)
             done += shard.count

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
@@ -316,7 +318,12 @@ def _mesh(path: Path, repair: bool) -> _Part:
         import meshlane
     except ImportError as error:
         raise ImportError(f"{path}: mesh files need meshlane: pip install 'gkn[io]'") from error
-    mesh = meshlane.read(path)
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            mesh = meshlane.read(path)
+    except SystemExit:  # its way to say that it cannot
+        raise UnreadableFile(f"{path}: cannot be read: {' '.join(said.getvalue().split())}") from None
     points = np.asarray(mesh.points, dtype=np.float64)
     if points.shape[1] == 3:
         if np.ptp(points[:, 2]) > 1e-9 * max(1.0, float(np.ptp(points[:, :2]))):
@@ -336,6 +343,8 @@ def _mesh(path: Path, repair: bool) -> _Part:
     fields: dict[str, Array] = {"points": points, "cells": np.concatenate(triangles)}
     for name, values in mesh.point_data.items():
         columns = np.asarray(values).reshape(len(points), -1).T
+        if len(columns) == 3 and not columns[2].any():
+            columns = columns[:2]  # VTK has no vectors in the plane
         names = [name] if len(columns) == 1 else [f"{name}_{axis}" for axis in range(len(columns))]
         fields |= {key: column[None] for key, column in zip(names, columns, strict=True) if key not in _GEOMETRY}
     return _plain(path, fields, repair)

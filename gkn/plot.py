@@ -52,21 +52,21 @@ def draw(axis: Any, domain: Domain, values: Tensor, low: float, high: float, col
     """One function on its domain: a line in 1-D, an image on a grid, triangles on a mesh, dots otherwise."""
     if high <= low:
         low, high = low - 0.5, high + 0.5
+    points, function = domain.points.numpy(), values.numpy()
     style = {"vmin": low, "vmax": high, "cmap": colours}
     if domain.dim == 1:
-        x = domain.points[:, 0]
-        order = x.argsort()
-        axis.plot(x[order], values[order], color="#1f4e79", linewidth=1.2)
+        order = points[:, 0].argsort()
+        axis.plot(points[order, 0], function[order], color="#1f4e79", linewidth=1.2)
         axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         return None
     axis.set_aspect("equal")
     axis.set_xticks([])
     axis.set_yticks([])
     if isinstance(domain, Grid):
-        image = values.reshape(domain.shape)
+        image = function.reshape(domain.shape)
         image = image if domain.dim == 2 else image[..., domain.size // 2]  # the middle slice of a cube
         return axis.imshow(image.T, origin="lower", extent=(0, 1, 0, 1), interpolation="nearest", **style)
-    x, y = domain.points[:, 0], domain.points[:, 1]
+    x, y = points[:, 0], points[:, 1]
     if isinstance(domain, Mesh):
-        return axis.tripcolor(Triangulation(x, y, domain.cells), values, shading="gouraud", **style)
-    return axis.scatter(x, y, c=values, s=max(0.5, 4000 / len(domain)), linewidths=0, **style)
+        return axis.tripcolor(Triangulation(x, y, domain.cells.numpy()), function, shading="gouraud", **style)
+    return axis.scatter(x, y, c=function, s=max(0.5, 4000 / len(domain)), linewidths=0, **style)

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from pathlib import Path
 
 import beartype
 import jaxtyping
@@ -9,7 +10,10 @@ import jaxtyping
 checker = types.ModuleType("gkn_type_checker")
 checker.check = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))  # an int is a float
 sys.modules[checker.__name__] = checker
-jaxtyping.install_import_hook("gkn", "gkn_type_checker.check")
+# All but the command line: typer hands its callbacks a context of another class than the one it documents.
+package = Path(__file__).parent.parent / "gkn"
+rooms = [path.stem for path in package.iterdir() if path.is_dir() or path.suffix == ".py"]
+jaxtyping.install_import_hook([f"gkn.{room}" for room in rooms if room != "cli"], "gkn_type_checker.check")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -191,7 +191,7 @@ def test_bad_sources_and_shapes():
     grid = Grid(5)
     with pytest.raises(ValueError, match="f must be finite"):
         solve_darcy(grid, 1.0, math.nan)
-    with pytest.raises(ValueError, match="g of shape .* on a domain of 25 points"):
+    with pytest.raises(ValueError, match=r"g of shape .* on a domain of 25 points"):
         solve_darcy(grid, 1.0, 1.0, torch.zeros(24))
     with pytest.raises(ValueError, match="0 < tol < 1"):
         solve_darcy(grid, 1.0, tol=0.0)

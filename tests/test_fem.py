@@ -45,7 +45,7 @@ def test_second_order_in_l2_first_in_h1(mesh):
 
 @pytest.mark.parametrize(("problem", "bound"), [(problems.disk_constant(), 2e-5), (problems.disk_smooth(), 8e-5)])
 def test_on_the_disk(problem, bound):
-    """Polygons approach the disk as h^2, which costs no order. Their quality varies, so the band is wider than on nested meshes."""
+    """Polygons approach the disk as h^2, which costs no order; these are not nested, so the band is wider."""
     (l2, h1), (error, _) = slopes([Mesh.disk(h) for h in (0.2, 0.1, 0.05, 0.025)], problem)
     assert 1.8 <= l2 <= 2.25
     assert 0.85 <= h1 <= 1.15
@@ -104,7 +104,9 @@ def test_finite_differences_agree_with_finite_elements():
     on_mesh = solve_darcy(mesh, problem.a, problem.f, problem.u)
     from scipy.interpolate import RegularGridInterpolator
 
-    there = RegularGridInterpolator((grid.axis.numpy(),) * 2, on_grid.reshape(61, 61).numpy(), method="cubic")(mesh.points.numpy())
+    there = RegularGridInterpolator((grid.axis.numpy(),) * 2, on_grid.reshape(61, 61).numpy(), method="cubic")(
+        mesh.points.numpy()
+    )
     assert float(((on_mesh - torch.from_numpy(there)) ** 2 * mesh.weights).sum().sqrt()) < 1e-3
 
 

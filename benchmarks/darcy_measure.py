@@ -1,0 +1,43 @@
+"""Is our Darcy data the paper's? Mean and standard deviation of a and u over 1024 samples, beside the published set's.
+
+python -m benchmarks.darcy_measure [--device cuda]
+"""
+
+import argparse
+import math
+import os
+
+from benchmarks import record
+from gkn import Darcy, make_dataset
+
+PUBLISHED = {"mean_a": 7.4836, "std_a": 4.49996, "mean_u": 5.746e-3, "std_u": 3.884e-3}  # shared/paper/notes.md, 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--n", type=int, default=1024)
+    parser.add_argument("--size", type=int, default=241)
+    parser.add_argument("--out", default="data/darcy241")
+    options = parser.parse_args()
+    recipe = Darcy(size=options.size)
+    data = make_dataset(recipe, options.n, 0, options.out, workers=os.cpu_count() or 1, device=options.device)
+    found, error = {}, {}
+    for name in ("a", "u"):
+        values = data.field(name)
+        each = values.mean(1)
+        found[f"mean_{name}"], found[f"std_{name}"] = float(values.mean()), float(values.std())
+        # Standard errors by sample, which are independent; points of one sample are not.
+        error[f"mean_{name}"] = float(each.std() / math.sqrt(options.n))
+        squares = ((values - values.mean()) ** 2).mean(1)
+        error[f"std_{name}"] = float(squares.std() / math.sqrt(options.n) / (2 * values.std()))
+    print(f"{'':8}{'ours':>12}{'published':>12}{'difference':>12}{'std. error':>12}")
+    for key, published in PUBLISHED.items():
+        print(f"{key:8}{found[key]:12.5g}{published:12.5g}{found[key] / published - 1:12.2%}{error[key] / published:12.2%}")
+    relative = {key: found[key] / published - 1 for key, published in PUBLISHED.items()}
+    values = {"n": options.n, "size": options.size, "seed": 0, "ours": found, "published": PUBLISHED}
+    print(record("darcy241", {**values, "relative_difference": relative, "standard_error": error}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Every verb, as a person types it."""
+
+import io
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gkn import Dataset
+from gkn.cli import main
+
+
+def run(*words, code=0, cwd=None):
+    """In this process, which has paid for importing torch already."""
+    out, handlers = io.StringIO(), {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
+        patch.setattr(sys, "argv", ["gkn", *map(str, words)])
+        patch.setenv("COLUMNS", "100")
+        patch.chdir(cwd or Path.cwd())
+        try:
+            main()
+            status = 0
+        except SystemExit as stop:
+            status = stop.code or 0
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    assert status == code, (words, out.getvalue())
+    # Boxes and line breaks depend on the terminal's width, words do not.
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", out.getvalue()).split())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "d"
+    said = run(
+        "data", "make", "darcy", "--n", 20, "--size", 13, "--set", "modes=8", "--seed", 3, "--workers", 1, "--out", folder
+    )
+    assert "Dataset(20 samples, a -> u, on a grid of 13 x 13)" in said
+    return folder
+
+
+def test_help():
+    assert "data" in run("--help")
+    assert re.search(r"^gkn \d", run("--version"))
+    for verb in ("make", "import", "info", "check", "show"):
+        assert "Usage" in run("data", verb, "--help")
+    assert "darcy-mesh" in run("data", "make", "--help")
+
+
+def test_make_again_says_it_is_there(made):
+    before = Dataset.open(made).manifest.hash
+    run("data", "make", "darcy", "--n", 20, "--size", 13, "--set", "modes=8", "--seed", 3, "--workers", 2, "--out", made)
+    assert Dataset.open(made).manifest.hash == before
+
+
+def test_info_check_show(made, tmp_path):
+    said = run("data", "info", made)
+    for words in (
+        "recipe darcy",
+        "size = 13",
+        "seed 3",
+        "samples 20",
+        "Grid(size=13, dim=2)",
+        "a -> u",
+        Dataset.open(made).manifest.hash,
+    ):
+        assert words in said
+    said = run("data", "check", made)
+    assert said.count("ok ") == 7
+    run("data", "show", made, "--out", tmp_path / "p.png")
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+
+
+def test_check_of_damaged_data_fails(made, tmp_path):
+    shutil.copytree(made, tmp_path / "d")
+    path = tmp_path / "d/shard-00000.h5"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    assert "BAD hashes" in run("data", "check", tmp_path / "d", code=1)
+    assert "error:" in run("data", "show", tmp_path / "d", "--out", tmp_path / "p.png", code=1)
+
+
+def test_import(tmp_path):
+    x = np.random.default_rng(0).random((20, 2))
+    np.savez(tmp_path / "x.npz", points=x, k=x[:, :1].T, p=x[:, 1:].T)
+    assert "1 samples, k -> p" in run("data", "import", tmp_path / "x.npz", "--output", "p", "--out", tmp_path / "d")
+    assert "recipe import, files = ['x.npz']" in run("data", "info", tmp_path / "d")
+    assert "ok finite" in run("data", "check", tmp_path / "d")
+
+
+def test_config_fills_flags_and_flags_win(tmp_path):
+    (tmp_path / "c.toml").write_text('n = 3\nsize = 9\nset_ = ["modes=8"]\nworkers = 1\n')
+    run("data", "make", "darcy", "--config", tmp_path / "c.toml", "--size", 11, "--out", tmp_path / "d")
+    dataset = Dataset.open(tmp_path / "d")
+    assert len(dataset) == 3
+    assert dataset.domain.size == 11
+    (tmp_path / "bad.toml").write_text("colour = 3")
+    assert "no such option 'colour'" in run(
+        "data", "make", "darcy", "--config", tmp_path / "bad.toml", "--out", tmp_path / "e", code=2
+    )
+    (tmp_path / "worse.toml").write_text("[[[[")
+    assert "not TOML" in run("data", "make", "darcy", "--config", tmp_path / "worse.toml", "--out", tmp_path / "e", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("data make navier --out {tmp}/x", 1, "no recipe 'navier'; there are darcy"),
+        ("data make darcy --out {tmp}/x --set colour=1", 1, "recipe darcy has no parameter 'colour'"),
+        ("data make darcy --out {tmp}/x --set tau", 1, "needed KEY=VALUE"),
+        ("data make darcy --out {tmp}/x --set tau=much", 1, "'much' is not"),
+        ("data make darcy --out {tmp}/x --set low=-1 --n 1 --size 5", 1, "0 < low <= high"),
+        ("data make darcy --out {tmp}/x --n 0", 2, "--n"),
+        ("data make darcy --out {tmp}/x --device cuda --n 1", 1, "no usable CUDA device"),
+        ("data make darcy --out {tmp}/x --device toaster --n 1", 1, "toaster"),
+        ("data make darcy", 2, "--out"),
+        ("data make darcy-mesh --set shape=torus --out {tmp}/x", 1, "use one of square, holes, l-shape, disk"),
+        ("data make darcy --size 15 --out {made}", 1, "holds another dataset"),
+        ("data import {tmp}/none.mat --out {tmp}/x", 1, "no such file"),
+        ("data import {tmp} --out {tmp}/x --nodes corners", 2, "vertices or centres"),
+        ("data info {tmp}", 1, "not a dataset, it has no dataset.json"),
+        ("data check {tmp}/nowhere", 1, "not a dataset"),
+        ("data check {made} --pde heat", 2, "use darcy or poisson"),
+        ("data show {made} --out {tmp}/x.docx", 1, "docx"),
+        ("data dance", 2, "No such command 'dance'"),
+    ],
+)
+def test_wrong_arguments(words, code, said, made, tmp_path):
+    filled = [word.format(tmp=tmp_path, made=made) for word in words.split()]
+    assert said in run(*filled, code=code)
+    assert not (tmp_path / "x").exists() or not [*(tmp_path / "x").glob("*.h5")]
+
+
+def test_demo(tmp_path):
+    said = run("demo", "--n", 17, "--size", 13, cwd=tmp_path)
+    assert "17 of 17 samples" in said
+    assert (tmp_path / "runs/demo/darcy.png").exists()
+    assert "17 of 17 samples" in run("demo", "--n", 17, "--size", 13, cwd=tmp_path)  # and again
+
+
+def test_as_a_process(made, tmp_path):
+    """The installed command and `python -m gkn` are the same, and failures are one line and an exit code."""
+    for command in ([sys.executable, "-m", "gkn"], [Path(sys.executable).with_name("gkn")]):
+        done = subprocess.run([*command, "data", "info", made], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0
+        assert "20" in done.stdout
+        done = subprocess.run([*command, "data", "info", tmp_path], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert done.stderr == f"error: {tmp_path}: not a dataset, it has no dataset.json\n"

@@ -1,0 +1,130 @@
+import joblib
+import pytest
+import torch
+
+from gkn import Cloud, Dataset, Grid, Mesh, smooth
+
+
+@pytest.fixture
+def grid_dataset(rng):
+    grid = Grid(13)
+    a = torch.rand(10, len(grid), generator=rng, dtype=torch.float64) + 1
+    return Dataset(grid, a=a, u=a**2)
+
+
+@pytest.fixture
+def mesh_dataset():
+    meshes = [Mesh.square(h) for h in (0.3, 0.25, 0.2)]
+    return Dataset(meshes, a=[m.points[:, 0] for m in meshes], u=[m.points[:, 1] for m in meshes])
+
+
+def test_samples(grid_dataset):
+    sample = grid_dataset[3]
+    assert sample.x.shape == (169, 2)
+    assert sample.a.shape == sample.u.shape == (169, 1)
+    assert torch.equal(sample.u, sample.a**2)
+    assert torch.equal(grid_dataset[-1].a, grid_dataset[9].a)
+    assert len([*grid_dataset]) == 10
+    assert float(sample.weights.sum()) == pytest.approx(1)
+    with pytest.raises(IndexError):
+        grid_dataset[10]
+
+
+def test_split_take_every(grid_dataset):
+    train, test = grid_dataset.split(7, 3)
+    assert (len(train), len(test)) == (7, 3)
+    assert torch.equal(test.field("a"), grid_dataset.field("a")[7:])
+    assert torch.equal(grid_dataset.take([4, 2]).field("u"), grid_dataset.field("u")[[4, 2]])
+    assert torch.equal(test.take(1).field("u"), grid_dataset.field("u")[7:8])
+    coarse = test.every(2).every(3)
+    assert coarse.domain == Grid(3)
+    assert torch.equal(coarse.field("a"), test.field("a")[:, Grid(13).stride(6)])
+    assert torch.equal(coarse[1].a, test[1].a[Grid(13).stride(6)])
+    with pytest.raises(ValueError, match=r"the stride must divide size-1 = 6"):
+        test.every(2).every(4)
+    with pytest.raises(ValueError, match="11 samples asked for, this dataset has 10"):
+        grid_dataset.split(8, 3)
+    with pytest.raises(ValueError, match="has 10 samples"):
+        grid_dataset.take(11)
+
+
+def test_smoothed_features_are_those_of_the_finest_grid(grid_dataset):
+    width = 0.1
+    a, gradient = smooth(Grid(13), grid_dataset.field("a"), width)
+    coarse = grid_dataset.smoothed(width).every(4)
+    assert coarse.inputs == ("a", "a_smooth", "a_smooth_x", "a_smooth_y")
+    nodes = Grid(13).stride(4)
+    torch.testing.assert_close(coarse.field("a_smooth"), a[:, nodes])
+    torch.testing.assert_close(coarse[2].a[:, 2:], gradient[2, nodes])
+    assert coarse[2].u.shape == (16, 1)
+
+
+def test_a_domain_per_sample(mesh_dataset, tmp_path):
+    assert not mesh_dataset.one_domain
+    assert len(mesh_dataset[2].x) == len(mesh_dataset[2].a)
+    with pytest.raises(ValueError, match="a domain of its own"):
+        _ = mesh_dataset.domain
+    with pytest.raises(ValueError, match="only a grid has strides"):
+        mesh_dataset.every(2)
+    mesh_dataset.save(tmp_path / "d")
+    again = Dataset.open(tmp_path / "d")
+    for i in (2, 0, 1):
+        assert torch.equal(again[i].a, mesh_dataset[i].a)
+        assert torch.equal(again[i].domain.cells, mesh_dataset[i].domain.cells)
+    assert again.smoothed(0.2)[1].a.shape == (len(mesh_dataset[1].x), 4)
+
+
+def test_clouds_and_meshes_on_disk(rng, tmp_path):
+    x = torch.rand(30, 2, generator=rng, dtype=torch.float64)
+    cloud = Cloud(x, torch.rand(30, generator=rng, dtype=torch.float64), x[:, 0] > 0.9)
+    for name, domain in (("cloud", cloud), ("mesh", Mesh.disk(0.4)), ("grid", Grid(5, 3))):
+        a = torch.rand(4, len(domain), generator=rng)
+        Dataset(domain, a=a, u=-a).save(tmp_path / name)
+        again = Dataset.open(tmp_path / name)
+        assert again.field("a").dtype == torch.float32
+        assert torch.equal(again.field("u"), -a)
+        for part in ("points", "weights", "boundary"):
+            assert torch.equal(getattr(again.domain, part), getattr(domain, part))
+    Dataset([cloud, cloud], a=list(a[:2, :30]), u=list(a[:2, :30])).save(tmp_path / "clouds")
+    assert torch.equal(Dataset.open(tmp_path / "clouds")[1].weights, cloud.weights)
+
+
+def test_saved_in_shards_and_read_lazily(grid_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("gkn.dataset.SHARD_BYTES", 4 * 2 * 169 * 8)  # four samples a shard
+    grid_dataset.save(tmp_path / "d")
+    again = Dataset.open(tmp_path / "d")
+    assert [shard.count for shard in again.manifest.shards] == [4, 4, 2]
+    (tmp_path / "d/shard-00002.h5").unlink()
+    assert torch.equal(again[5].u, grid_dataset[5].u)  # what is not asked for is not read
+    assert torch.equal(again.take(8).field("a"), grid_dataset.field("a")[:8])
+    assert torch.equal(again.take([7, 1, 2, 3, 4]).field("a"), grid_dataset.field("a")[[7, 1, 2, 3, 4]])
+    with pytest.raises(ValueError, match=r"shard-00002.h5: listed in dataset.json, but not there"):
+        again.field("a")
+
+
+def test_views_travel_to_other_processes(grid_dataset, tmp_path):
+    grid_dataset.save(tmp_path / "d")
+    view = Dataset.open(tmp_path / "d").split(3, 3)[1].every(4)
+    view.field("a")  # opens a file here
+    there = joblib.Parallel(n_jobs=2)(joblib.delayed(view.value)("u", i) for i in range(3))
+    assert torch.equal(torch.stack(there), view.field("u"))
+
+
+def test_fields_and_roles(rng):
+    grid = Grid(3)
+    f, u, p = torch.rand(3, 2, 9, generator=rng)
+    dataset = Dataset(grid, outputs=("u", "p"), f=f, u=u, p=p)
+    assert dataset.inputs == ("f",)
+    assert dataset[1].u.shape == (9, 2)
+    with pytest.raises(KeyError, match="no field 'a' in this dataset; it has f, u, p"):
+        dataset.field("a")
+    with pytest.raises(ValueError, match="every output among the fields"):
+        Dataset(grid, a=f)
+    with pytest.raises(ValueError, match="different numbers of samples"):
+        Dataset(grid, a=f, u=u[:1])
+    with pytest.raises(ValueError, match=r"field 'u' of sample 0 has shape \(8,\), but its domain has 9 points"):
+        Dataset(grid, a=f, u=u[:, :8])
+    with pytest.raises(ValueError, match="1 domains for 2 samples"):
+        Dataset([grid], a=f, u=u)
+    with pytest.raises(ValueError, match="a dataset holds"):
+        Dataset(grid, a=f.half(), u=u).save("/tmp/never")

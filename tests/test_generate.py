@@ -1,0 +1,277 @@
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import gkn
+from gkn import Darcy, DarcyMesh, Dataset, Grid, Mesh, PoissonDisk, PoissonInterval, PoissonSquare, green_interval, make_dataset
+from gkn.durable import TEMPORARY
+from gkn.generate import RECIPES, recipe
+from gkn.storage import Manifest
+
+SMALL = [
+    Darcy(size=13, modes=16),
+    Darcy(size=7, dim=3, modes=8),
+    PoissonInterval(size=17, modes=32),
+    PoissonSquare(size=9, modes=16),
+    PoissonDisk(size=9, modes=8),
+    DarcyMesh(size=9, modes=8),
+    DarcyMesh(size=9, modes=8, shape="l-shape"),
+    DarcyMesh(size=9, modes=8, shape="holes", vary=True),
+    DarcyMesh(size=9, modes=8, shape="disk", vary=True),
+]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(
+        torch.equal(a.a, b.a) and torch.equal(a.u, b.u) and torch.equal(a.x, b.x) for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("recipe", SMALL, ids=lambda r: f"{r.name}-{getattr(r, 'shape', getattr(r, 'dim', ''))}")
+def test_recipes_satisfy_their_checks_in_memory_and_on_disk(recipe, tmp_path):
+    on_disk = make_dataset(recipe, 5, 3, tmp_path / "d")
+    assert same(make_dataset(recipe, 5, 3), on_disk)
+    assert on_disk.inputs == recipe.inputs
+    findings = gkn.check_dataset(tmp_path / "d")
+    assert all(finding.ok for finding in findings), findings
+    assert not same(make_dataset(recipe, 5, 4), on_disk)
+
+
+@pytest.mark.parametrize("recipe", [Darcy(size=13, modes=16), DarcyMesh(size=9, modes=8, vary=True)], ids=["grid", "meshes"])
+def test_the_same_bits_for_any_number_of_workers(recipe, tmp_path):
+    hashes = {make_dataset(recipe, 40, 0, tmp_path / str(w), workers=w).manifest.hash for w in (1, 2, 3)}
+    assert len(hashes) == 1
+
+
+def test_a_sample_depends_on_its_number_alone():
+    few, many = make_dataset(Darcy(size=13, modes=16), 3), make_dataset(Darcy(size=13, modes=16), 20)
+    assert torch.equal(few.field("a"), many.field("a")[:3])
+    torch.testing.assert_close(few.field("u"), many.field("u")[:3], rtol=0, atol=1e-15)
+
+
+def test_the_number_of_threads_changes_no_bit():
+    recipe = Darcy(size=31, modes=32)
+    one = make_dataset(recipe, 2)
+    torch.set_num_threads(2)
+    assert same(make_dataset(recipe, 2), one)
+    assert torch.get_num_threads() == 2
+
+
+def test_one_seed_is_one_function_on_grids_and_meshes():
+    """darcy-mesh, sample i, is the very function of darcy, sample i: compare where the nodes coincide, the corners."""
+    grid, mesh = make_dataset(Darcy(size=9, modes=64), 20), make_dataset(DarcyMesh(size=9, modes=64), 20)
+    corners = [int((mesh.domain.points == torch.tensor(c)).all(1).nonzero()[0]) for c in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0))]
+    assert torch.equal(grid.field("a")[:, [0, 8, 72]], mesh.field("a")[:, corners])
+    fine = make_dataset(Darcy(size=17, modes=64), 20)
+    assert torch.equal(fine.every(2).field("a"), grid.field("a"))
+
+
+def test_the_darcy_measure():
+    """Few samples, wide bounds; results/darcy241.json holds the comparison from 1024 samples."""
+    data = make_dataset(Darcy(size=61), 48)
+    a, u = data.field("a"), data.field("u")
+    assert set(a.unique().tolist()) == {3.0, 12.0}
+    assert float(a.mean()) == pytest.approx(7.48, abs=0.5)
+    assert float(u.mean()) == pytest.approx(5.7e-3, rel=0.1)
+    assert float(u.std()) == pytest.approx(3.9e-3, rel=0.1)
+    assert (u[:, data.domain.boundary] == 0).all()
+
+
+def test_poisson_interval_is_the_greens_function_integral():
+    data = make_dataset(PoissonInterval(size=65), 4)
+    x = data.domain.points[:, 0]
+    u = (green_interval(x[:, None], x)[None] * (data.field("f") * data.domain.weights)[:, None]).sum(-1)
+    torch.testing.assert_close(data.field("u"), u, atol=1e-9, rtol=0)
+    f = make_dataset(PoissonInterval(size=65), 400).field("f")
+    assert torch.equal(f[:, 0], f[:, -1])  # periodic
+    assert float(f.mean(1).var()) == pytest.approx(1, rel=0.3)  # the constant mode has variance 1
+
+
+def test_unknown_recipes_and_parameters():
+    with pytest.raises(ValueError, match="no recipe 'navier'; there are darcy, poisson-interval"):
+        recipe("navier")
+    with pytest.raises(ValueError, match="recipe darcy has no parameter 'colour'; it has size, dim"):
+        recipe("darcy", colour=1)
+    with pytest.raises(ValueError, match="use one of square, holes, l-shape, disk"):
+        recipe("darcy-mesh", shape="torus")
+    with pytest.raises(ValueError, match="n >= 1"):
+        make_dataset(Darcy(), 0)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no usable CUDA device"):
+            make_dataset(Darcy(), 1, device="cuda")
+    assert set(RECIPES) == {"darcy", "poisson-interval", "poisson-square", "poisson-disk", "darcy-mesh"}
+
+
+# --- interrupted -----------------------------------------------------------------------------------------------------
+
+TINY = Darcy(size=5, modes=4)
+
+
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory, worker_id):
+    """The fault-injecting library, built with the C compiler that `make test` may count on."""
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    source = Path(__file__).with_name("faults.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+SWEEP = """
+import ctypes, json, os, shutil, sys
+import torch
+torch.set_num_threads(1)
+from gkn import Dataset, Darcy, DarcyMesh, make_dataset
+from gkn.storage import Manifest
+
+library, root, mode, recipe = sys.argv[1:]
+faults = ctypes.CDLL(library)
+recipe = {"grid": Darcy(size=5, modes=4), "mesh": DarcyMesh(size=5, modes=4)}[recipe]
+make = lambda folder: make_dataset(recipe, 40, 0, folder)
+clean = make(root + "/clean").manifest
+bytes_of = lambda folder, shard: open(f"{folder}/{shard.file}", "rb").read()
+report = {"killed": 0, "finished": 0, "listed": [], "errors": []}
+point = 0
+while True:
+    point += 1
+    folder = f"{root}/point{point}"
+    os.mkdir(folder)
+    child = os.fork()
+    if child == 0:
+        faults.fault_arm(folder.encode(), ctypes.c_long(point), ctypes.c_char(mode.encode()))
+        try:
+            make(folder)
+            code = 0
+        except OSError as error:
+            code = 28 if error.errno == 28 else 3
+        os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status == 0:
+        break
+    report["killed"] += status == (-9 if mode == "k" else 28)
+    if status not in (-9, 28):
+        report["errors"].append((point, "exit", status))
+    leftovers = [name for name in os.listdir(folder) if ".tmp-" in name]
+    if mode == "f" and leftovers:
+        report["errors"].append((point, "leftovers", leftovers))
+    if os.path.exists(folder + "/dataset.json"):
+        found = Manifest.read(__import__("pathlib").Path(folder))
+        report["listed"].append(len(found.shards))
+        for shard in found.shards:
+            if shard not in clean.shards or bytes_of(folder, shard) != bytes_of(root + "/clean", shard):
+                report["errors"].append((point, "listed shard differs", shard.file))
+    again = make(folder).manifest
+    if again.hash != clean.hash:
+        report["errors"].append((point, "hash differs", again.hash))
+    if sorted(os.listdir(folder)) != sorted(os.listdir(root + "/clean")):
+        report["errors"].append((point, "other files", os.listdir(folder)))
+    shutil.rmtree(folder)
+report["points"] = point - 1
+print(json.dumps(report))
+"""
+
+
+@pytest.mark.parametrize("domain", ["grid", "mesh"])
+@pytest.mark.parametrize("mode", ["k", "f"], ids=["killed", "disk-full"])
+def test_a_fault_at_every_system_call_loses_nothing(faults, mode, domain, tmp_path):
+    """SIGKILL before, or ENOSPC from, every write, sync and rename of `make_dataset`, one after the other.
+
+    After each: what is listed is bit-equal to a clean run, no rubbish is left by a full disk, and a rerun completes to
+    the same dataset hash.
+    """
+    command = [sys.executable, "-c", SWEEP, str(faults), str(tmp_path), mode, domain]
+    done = subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(faults)}, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["errors"] == []
+    # dataset.json when made, three shards, dataset.json after each (and domain.h5): four calls each at the least.
+    assert report["points"] >= 4 * (7 if domain == "grid" else 8)
+    assert report["killed"] == report["points"]
+    assert {0, 1, 2} <= {*report["listed"]}
+
+
+def command(folder, n=60, workers=2, size=31):
+    words = f"-m gkn data make darcy --n {n} --size {size} --set modes=32 --seed 1 --workers {workers} --out {folder}"
+    return [sys.executable, *words.split()]
+
+
+def wait_for_a_shard(folder, process):
+    limit = time.monotonic() + 120
+    while time.monotonic() < limit and process.poll() is None:
+        path = Path(folder) / "dataset.json"
+        if path.exists() and Manifest.read(Path(folder)).shards:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no shard was listed; exit code {process.poll()}")
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_and_run_again(sent, code, tmp_path):
+    """Ctrl-C and SIGTERM: what is listed is kept, the message says how to go on, a rerun makes the rest and the same."""
+    n = 480
+    process = subprocess.Popen(command(tmp_path / "d", n, size=61), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for_a_shard(tmp_path / "d", process)
+    os.killpg(process.pid, sent)  # as a terminal does: to all of the group
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert "run the same command again to go on" in said
+    assert "Traceback" not in said
+    kept = Manifest.read(tmp_path / "d")
+    assert len(kept.shards) > 0
+    assert not kept.complete
+    with pytest.raises(ValueError, match="unfinished"):
+        Dataset.open(tmp_path / "d")
+    stamps = {shard.file: (tmp_path / "d" / shard.file).stat().st_mtime_ns for shard in kept.shards}
+    subprocess.run(command(tmp_path / "d", n, size=61), check=True, capture_output=True)
+    done = Dataset.open(tmp_path / "d").manifest
+    assert set(kept.shards) <= set(done.shards)
+    assert all((tmp_path / "d" / file).stat().st_mtime_ns == stamp for file, stamp in stamps.items())  # not made again
+    assert not [path for path in (tmp_path / "d").iterdir() if TEMPORARY in path.name]
+    assert done.hash == make_dataset(Darcy(size=61, modes=32), n, 1, tmp_path / "clean").manifest.hash
+
+
+def kill_sweep(tmp_path, moments, seed):
+    clean = make_dataset(Darcy(size=31, modes=32), 320, 1, tmp_path / "clean").manifest
+    random.seed(seed)
+    folder, kills = tmp_path / "d", 0
+    for _ in range(moments):
+        process = subprocess.Popen(command(folder, 320), stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            process.wait(timeout=random.uniform(0.0, 7.0))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+        if (folder / "dataset.json").exists():
+            found = Manifest.read(folder)
+            assert set(found.shards) <= set(clean.shards)
+            for shard in found.shards:
+                assert (folder / shard.file).read_bytes() == (tmp_path / "clean" / shard.file).read_bytes()
+            if found.complete:
+                shutil.rmtree(folder)
+    subprocess.run(command(folder, 320), check=True, capture_output=True)
+    assert Dataset.open(folder).manifest.hash == clean.hash
+    return kills
+
+
+def test_killed_at_random_moments(tmp_path):
+    assert kill_sweep(tmp_path, 4, 0) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_at_fifty_random_moments(tmp_path):
+    assert kill_sweep(tmp_path, 50, 1) >= 25
+
+
+def test_meshes_of_recipes():
+    assert isinstance(DarcyMesh(size=9).domain(), Mesh)
+    assert Darcy().domain() == Grid(241)
