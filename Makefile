@@ -2,16 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow test-gpu lint bench clean
 
 demo: .venv/.ready
 	$(BIN)/gkn demo
 
 test: .venv/.ready
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not gpu"
 
 test-slow: .venv/.ready
 	$(BIN)/pytest -n 2 -m slow
+
+# With whatever python3 there is, for machines where nothing can be installed.
+test-gpu:
+	$(PYTHON) -m pytest -c /dev/null --rootdir . -q tests/test_cuda.py
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
