@@ -177,6 +177,8 @@ def test_residual(darcy):
     assert (shifted > 1e-2).all()
     assert darcy_residual(grid, a[1:2], u[:1]) > 1e-2  # another sample's coefficient
     assert darcy_residual(grid, a, u, 2.0).min() > 0.4
+    g = torch.sin(5 * grid.points[:, 0])
+    assert darcy_residual(grid, a, solve_darcy(grid, a, 0.0, g), 0.0).max() < 1e-9  # the boundary drives it alone
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])

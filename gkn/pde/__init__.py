@@ -44,7 +44,7 @@ def solve_darcy(
 
 
 def darcy_residual(domain: Domain, a: Data, u: Tensor, f: Data = 1.0) -> Float[Tensor, "*batch"]:
-    """How far u is from solving the discrete equation, relative to f, sample by sample; the boundary values are u's own.
+    """How far u is from solving the discrete equation, sample by sample, relative to f and u's own boundary values.
 
     In the norm that belongs to the equation (dual to the energy, so that rounding in u stays rounding here): for
     grids that of H^-1 through the fast Poisson solver, for meshes scaled by the diagonal of the stiffness matrix.

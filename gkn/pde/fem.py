@@ -41,9 +41,10 @@ def residual(mesh: Mesh, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]
     out = torch.zeros(len(u), dtype=torch.float64)
     for i in range(len(u)):
         stiffness = system.stiffness(a_cells[i].numpy())
-        right = load[i].numpy()
+        inside = np.where(inner, u[i].numpy(), 0.0)
+        right = load[i].numpy() - stiffness @ (u[i].numpy() - inside)
         scale = 1 / np.sqrt(stiffness.diagonal()[inner])
-        r = (right - stiffness @ u[i].numpy())[inner] * scale
+        r = (right - stiffness @ inside)[inner] * scale
         out[i] = float(np.linalg.norm(r) / max(np.linalg.norm(right[inner] * scale), np.finfo(float).tiny))
     return out.reshape(batch)
 
