@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-gpu lint bench clean
+.PHONY: demo test test-slow test-gpu lint mutants bench clean
 
 demo: .venv/.ready
 	$(BIN)/gkn demo
@@ -22,6 +22,10 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Break the code in every way quality.md names, and see the tests fail. Minutes.
+mutants: .venv/.ready
+	$(BIN)/python -m tests.mutants
 
 bench: .venv/.ready
 	$(BIN)/python -m benchmarks.solvers

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -14,14 +14,19 @@ from torch import Tensor
 
 from gkn.dataset import Dataset
 from gkn.domain import Cloud, Domain
-from gkn.durable import CorruptFile
 from gkn.pde import darcy_residual
-from gkn.storage import Manifest, Reader
 
 Pde = Literal["darcy", "poisson"]
-_CHUNK = 16  # samples looked at together
+_EQUATION: dict[str, Pde] = {
+    "darcy": "darcy",
+    "darcy-mesh": "darcy",
+    "poisson-interval": "poisson",
+    "poisson-square": "poisson",
+    "poisson-disk": "poisson",
+}
 # Relative residuals that rounding explains, for solutions stored in each type.
 _RESIDUAL = {torch.float64: 1e-8, torch.float32: 1e-3}
+_CHUNK = 16  # samples looked at together
 
 
 @dataclass(frozen=True)
@@ -40,107 +45,161 @@ def check_dataset(
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Finding]:
-    """Check everything that can be checked; `pde` says which equation imported data should satisfy (with f = 1 for darcy)."""
-    folder = Path(path)
-    manifest = Manifest.read(folder)
-    reader = Reader(folder, partial=True)
-    complete = Finding("complete", manifest.complete, f"{reader.n} of {manifest.n} samples")
-    broken = []
-    for shard in manifest.shards:
-        try:
-            reader.verify(shard)
-        except CorruptFile as error:
-            broken.append(str(error))
-    hashes = Finding("hashes", not broken, "; ".join(broken) or f"{len(manifest.shards)} shards are as they were written")
-    if broken or not reader.n:
-        return [complete, hashes]
-    dataset = Dataset.open(folder, partial=True)
-    named = {"darcy": "darcy", "darcy-mesh": "darcy"} | {
-        f"poisson-{where}": "poisson" for where in ("interval", "square", "disk")
-    }
-    equation = pde or named.get(manifest.recipe.get("name", ""))
-    return [complete, hashes, *_contents(dataset, manifest, equation, device, progress)]
-
-
-def _contents(
-    dataset: Dataset, manifest: Manifest, pde: str | None, device: str, progress: Callable[[int, int], None] | None
-) -> list[Finding]:
-    low, high = manifest.recipe.get("low"), manifest.recipe.get("high")
-    not_finite: list[str] = []
-    extremes = {name: [torch.inf, -torch.inf] for name in dataset.names}
-    edge, largest = 0.0, 0.0
-    seen: dict[bytes, int] = {}
-    twice: list[tuple[int, int]] = []
-    residuals: list[Tensor] = []
-    precision = dataset.value("u", 0).dtype if "u" in dataset.names else torch.float64
+    """Check everything that can be checked; `pde` says which equation imported data should satisfy (darcy: with f = 1)."""
+    dataset = Dataset.open(path, partial=True)
+    assert dataset.manifest is not None
+    recipe, n = dataset.manifest.recipe, dataset.manifest.n
+    broken = dataset.damaged()
+    files = f"{len(dataset.manifest.shards)} shards are as they were written"
+    findings = [
+        Finding("complete", len(dataset) == n, f"{len(dataset)} of {n} samples"),
+        Finding("hashes", not broken, "; ".join(broken) or files),
+    ]
+    if broken or not len(dataset):
+        return findings
+    equation = pde or _EQUATION.get(recipe.get("name", ""))
+    looks: list[_Look] = [_Finite()]
+    if "a" in dataset.names:
+        looks.append(_Range(recipe.get("low"), recipe.get("high")))
+    if "u" in dataset.names:
+        looks += [_Boundary(equation), _Residual(equation, recipe.get("f", 1.0), device)]
+    looks.append(_Distinct(dataset.inputs))
     for start in range(0, len(dataset), _CHUNK):
         part = range(start, min(start + _CHUNK, len(dataset)))
-        batches = [part] if dataset.one_domain else [range(i, i + 1) for i in part]
-        for batch in batches:
-            domain = dataset.domain if dataset.one_domain else dataset[batch[0]].domain
-            values = _read(dataset, batch)
-            for name, rows in values.items():
-                not_finite += [f"{name} of sample {batch[k]}" for k in (~torch.isfinite(rows)).any(1).nonzero()[:, 0].tolist()]
-                extremes[name] = [min(extremes[name][0], float(rows.min())), max(extremes[name][1], float(rows.max()))]
-            for k, i in enumerate(batch):
-                key = hashlib.sha256(b"".join(values[name][k].numpy().tobytes() for name in dataset.inputs)).digest()
-                if key in seen:
-                    twice.append((seen[key], i))
-                seen.setdefault(key, i)
-            if "u" in values:
-                u = values["u"]
-                largest = max(largest, float(u.abs().max()))
-                if domain.boundary.any():
-                    edge = max(edge, float(u[:, domain.boundary].abs().max()))
-                if pde and not not_finite and not isinstance(domain, Cloud):
-                    residuals.append(_residual(domain, values, pde, manifest.recipe.get("f", 1.0), device))
+        for batch in [part] if dataset.one_domain else [range(i, i + 1) for i in part]:
+            domain, values = _read(dataset, batch)
+            for look in looks:
+                look.see(domain, batch, values)
         if progress:
             progress(part.stop, len(dataset))
-
-    finite = Finding("finite", not not_finite, _some(not_finite) or f"every value of {', '.join(dataset.names)}")
-    findings = [finite]
-    if "a" in extremes:
-        smallest, most = extremes["a"]
-        bounds = (float(low), float(high)) if low is not None and high is not None else None
-        inside = smallest > 0 and (bounds is None or (bounds[0] <= smallest and most <= bounds[1]))
-        wanted = "> 0" if bounds is None else f"in [{bounds[0]:g}, {bounds[1]:g}]"
-        findings.append(Finding("range", inside, f"a is in [{smallest:g}, {most:g}], needed {wanted}"))
-    if not pde:
-        findings.append(Finding("boundary", None, "imported data; name the equation with --pde to check it"))
-        findings.append(Finding("residual", None, "imported data; name the equation with --pde to check it"))
-    else:
-        findings.append(Finding("boundary", edge == 0, f"largest |u| on the boundary {edge:g}, inside {largest:g}"))
-        findings.append(_judge(residuals, precision))
-    text = _some([f"samples {i} and {j}" for i, j in twice])
-    findings.append(Finding("distinct", not twice, text or f"{len(dataset)} samples, no two with the same input"))
-    return findings
+    return findings + [look.finding() for look in looks]
 
 
-def _read(dataset: Dataset, batch: range) -> dict[str, Tensor]:
+def _read(dataset: Dataset, batch: range) -> tuple[Domain, dict[str, Tensor]]:
+    """Samples that share a domain: all fields, (n, K) each."""
     if dataset.one_domain:
         part = dataset.take([*batch])
-        return {name: part.field(name) for name in dataset.names}
-    return {name: dataset.value(name, batch[0])[None] for name in dataset.names}
-
-
-def _residual(domain: Domain, values: dict[str, Tensor], pde: str, f: float, device: str) -> Tensor:
-    u = values["u"].double().to(device)
-    if pde == "poisson":
-        return darcy_residual(domain, 1.0, u, values["f"].double().to(device)).cpu()
-    return darcy_residual(domain, values["a"].double().to(device), u, f).cpu()
-
-
-def _judge(residuals: list[Tensor], precision: torch.dtype) -> Finding:
-    if not residuals:
-        return Finding("residual", None, "not computed: it needs finite values on a grid or a mesh")
-    each = torch.cat([residual.reshape(-1) for residual in residuals])
-    worst, limit = int(each.argmax()), _RESIDUAL.get(precision, 1e-3)
-    text = (
-        f"relative residual at most {float(each.max()):.1e} (sample {worst}), median {float(each.median()):.1e}, "
-        f"needed {limit:.0e}"
-    )
-    return Finding("residual", bool(each.max() <= limit), text)
+        return dataset.domain, {name: part.field(name) for name in dataset.names}
+    return dataset[batch[0]].domain, {name: dataset.value(name, batch[0])[None] for name in dataset.names}
 
 
 def _some(items: list[str], most: int = 5) -> str:
     return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+
+
+class _Look(ABC):
+    """One question, asked of every batch."""
+
+    @abstractmethod
+    def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None: ...
+
+    @abstractmethod
+    def finding(self) -> Finding: ...
+
+
+@dataclass
+class _Finite(_Look):
+    bad: list[str] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+
+    def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
+        self.names = tuple(values)
+        for name, rows in values.items():
+            wrong = (~torch.isfinite(rows)).any(1).nonzero()[:, 0].tolist()
+            self.bad += [f"{name} of sample {batch[k]}" for k in wrong]
+
+    def finding(self) -> Finding:
+        return Finding("finite", not self.bad, _some(self.bad) or f"every value of {', '.join(self.names)}")
+
+
+@dataclass
+class _Range(_Look):
+    low: float | None
+    high: float | None
+    smallest: float = torch.inf
+    largest: float = -torch.inf
+
+    def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
+        a = values["a"][torch.isfinite(values["a"])]
+        if len(a):
+            self.smallest, self.largest = min(self.smallest, float(a.min())), max(self.largest, float(a.max()))
+
+    def finding(self) -> Finding:
+        ok, wanted = self.smallest > 0, "> 0"
+        if self.low is not None and self.high is not None:
+            ok, wanted = self.low <= self.smallest and self.largest <= self.high, f"in [{self.low:g}, {self.high:g}]"
+        return Finding("range", ok, f"a is in [{self.smallest:g}, {self.largest:g}], needed {wanted}")
+
+
+@dataclass
+class _Boundary(_Look):
+    pde: Pde | None
+    edge: float = 0.0
+    inside: float = 0.0
+    seen: bool = False
+
+    def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
+        size = values["u"].abs()
+        self.inside = max(self.inside, float(size.max()))
+        if domain.boundary.any():
+            self.seen = True
+            self.edge = max(self.edge, float(size[:, domain.boundary].max()))
+
+    def finding(self) -> Finding:
+        text = f"largest |u| on the boundary {self.edge:g}, anywhere {self.inside:g}"
+        if self.pde is None or not self.seen:
+            why = "imported data; name the equation with --pde" if self.pde is None else "no point is marked as boundary"
+            return Finding("boundary", None, why)
+        return Finding("boundary", self.edge == 0, text)
+
+
+@dataclass
+class _Residual(_Look):
+    pde: Pde | None
+    f: float
+    device: str
+    precision: torch.dtype = torch.float64
+    each: list[tuple[float, int]] = field(default_factory=list)
+
+    def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
+        needed = {"darcy": "a", "poisson": "f"}.get(self.pde or "")
+        if needed is None or isinstance(domain, Cloud) or needed not in values:
+            return
+        given, u = values[needed].double(), values["u"].double()
+        good = (torch.isfinite(given) & torch.isfinite(u)).all(1)
+        if self.pde == "darcy":
+            good &= (given > 0).all(1)
+        if not good.any():
+            return
+        self.precision = values["u"].dtype
+        given, u = given[good].to(self.device), u[good].to(self.device)
+        a, f = (given, self.f) if self.pde == "darcy" else (1.0, given)
+        found = darcy_residual(domain, a, u, f).tolist()
+        self.each += zip(found, [batch[k] for k in good.nonzero()[:, 0].tolist()], strict=True)
+
+    def finding(self) -> Finding:
+        if not self.each:
+            why = "imported data; name the equation with --pde" if self.pde is None else "no finite sample on a grid or a mesh"
+            return Finding("residual", None, why)
+        worst, sample = max(self.each)
+        median = sorted(self.each)[len(self.each) // 2][0]
+        limit = _RESIDUAL.get(self.precision, 1e-3)
+        text = f"relative residual at most {worst:.1e} (sample {sample}), median {median:.1e}, needed {limit:.0e}"
+        return Finding("residual", worst <= limit, text)
+
+
+@dataclass
+class _Distinct(_Look):
+    inputs: tuple[str, ...]
+    seen: dict[bytes, int] = field(default_factory=dict)
+    twice: list[str] = field(default_factory=list)
+
+    def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
+        for k, i in enumerate(batch):
+            key = hashlib.sha256(b"".join(values[name][k].numpy().tobytes() for name in self.inputs)).digest()
+            first = self.seen.setdefault(key, i)
+            if first != i:
+                self.twice.append(f"samples {first} and {i}")
+
+    def finding(self) -> Finding:
+        return Finding("distinct", not self.twice, _some(self.twice) or f"{len(self.seen)} samples, no two with the same input")

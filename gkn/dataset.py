@@ -97,6 +97,10 @@ class Dataset:
         manifest = reader.manifest
         return Dataset.__new__(Dataset)._set(reader, range(reader.n), 1, manifest.inputs, manifest.outputs, manifest)
 
+    def damaged(self) -> list[str]:
+        """What is wrong with the files of a dataset on disk: every shard is compared with its hash, once."""
+        return self._source.damaged() if isinstance(self._source, storage.Reader) else []
+
     def _view(self, **changes: Any) -> Dataset:
         now = {"source": self._source, "index": self._index, "stride": self._stride, "inputs": self.inputs}
         return Dataset.__new__(Dataset)._set(**{**now, **changes}, outputs=self.outputs, manifest=self.manifest)

@@ -304,9 +304,15 @@ class Reader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}  # files are opened, and checked, again on the other side
 
-    def verify(self, shard: Shard) -> None:
-        """Compare a shard with what dataset.json says of it."""
-        self._check(self.folder / shard.file, shard.sha256)
+    def damaged(self) -> list[str]:
+        """Compare every shard with what dataset.json says of it; what is wrong, in words."""
+        found = []
+        for shard in self.shards:
+            try:
+                self._file(shard.file, shard.sha256)
+            except (CorruptFile, OSError) as error:
+                found.append(str(error))
+        return found
 
     def read(self, name: str, i: int) -> Tensor:
         """Field `name` of sample i: (K,)."""
