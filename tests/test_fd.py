@@ -88,6 +88,15 @@ def test_the_tolerance_bounds_the_energy_error(rng):
         assert energy(error) > 1e-5 * tol * energy(exact)  # and is not wasteful
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_poisson_takes_one_step(dim, rng):
+    """For constant a the preconditioner is the inverse, up to a factor: one wrong eigenvalue and it takes many steps."""
+    grid = Grid(11, dim)
+    f = torch.randn(len(grid), generator=rng, dtype=torch.float64)
+    expected = oracle.solve(grid, torch.full_like(f, 7.0), f, torch.zeros_like(f))
+    torch.testing.assert_close(solve_darcy(grid, 7.0, f, max_steps=1).numpy(), expected, rtol=0, atol=1e-12)
+
+
 def test_contrast_beyond_reach_says_so(rng):
     grid = Grid(17)
     a = 1e3 ** torch.rand(2, len(grid), generator=rng, dtype=torch.float64)
