@@ -317,9 +317,8 @@ class Reader:
     def read(self, name: str, i: int) -> Tensor:
         """Field `name` of sample i: (K,)."""
         shard, file, k = self._find(i)
-        data = self._dataset(file, f"fields/{name}", shard.file)
+        data = self._field(name, shard, file)
         if self.one_domain is not None:
-            self._expect(data.shape == (shard.count, len(self.one_domain)), shard.file, f"field {name} has shape {data.shape}")
             return torch.from_numpy(data[k])
         ptr = self._ptr(file, "node_ptr", shard)
         return torch.from_numpy(data[ptr[k] : ptr[k + 1]])
@@ -336,12 +335,19 @@ class Reader:
             run = 1
             while at + run < len(indices) and indices[at + run] == indices[at] + run and k + run < shard.count:
                 run += 1
-            data = self._dataset(file, f"fields/{name}", shard.file)
-            expected = (shard.count, len(self.one_domain))
-            self._expect(data.shape == expected, shard.file, f"field {name} has shape {data.shape}")
-            data.read_direct(out[at : at + run].numpy(), np.s_[k : k + run])
+            self._field(name, shard, file).read_direct(out[at : at + run].numpy(), np.s_[k : k + run])
             at += run
         return out
+
+    def _field(self, name: str, shard: Shard, file: h5py.File) -> h5py.Dataset:
+        """Of the shape that dataset.json implies, checked before anything of that shape is allocated."""
+        data = self._dataset(file, f"fields/{name}", shard.file)
+        if self.one_domain is not None:
+            expected: tuple[int, ...] = (shard.count, len(self.one_domain))
+        else:
+            expected = (int(self._ptr(file, "node_ptr", shard)[-1]),)
+        self._expect(data.shape == expected, shard.file, f"field {name} has shape {data.shape}, not {expected}")
+        return data
 
     def domain(self, i: int) -> Domain:
         if self.one_domain is not None:

@@ -257,14 +257,16 @@ def link_h5(path, marker):
 
 def raw_h5(path, marker):
     with h5py.File(path, "w") as file:
-        file.create_dataset("points", (2, 2), "f8", external=[("/etc/passwd", 0, 32)])
+        file["points"], file["u"] = np.zeros((2, 2)), np.ones((1, 2))  # all else is as it should be
+        file.create_dataset("a", (1, 2), "f8", external=[("/etc/passwd", 0, 16)])
 
 
 def virtual_h5(path, marker):
-    layout = h5py.VirtualLayout((2, 2), "f8")
-    layout[:] = h5py.VirtualSource("/etc/passwd", "x", (2, 2))
+    layout = h5py.VirtualLayout((1, 2), "f8")
+    layout[:] = h5py.VirtualSource("/etc/passwd", "x", (1, 2))
     with h5py.File(path, "w") as file:
-        file.create_virtual_dataset("points", layout)
+        file["points"], file["u"] = np.zeros((2, 2)), np.ones((1, 2))
+        file.create_virtual_dataset("a", layout)
 
 
 def object_mat(path, marker):
