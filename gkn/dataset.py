@@ -191,17 +191,33 @@ class Dataset:
         source = _Smoothed(self._source, name, width)
         return self._view(source=source, inputs=(*self.inputs, *source.added))
 
+    @property
+    def _folder(self) -> Path | None:
+        source = self._source
+        while isinstance(source, _Smoothed):
+            source = source.source
+        return source.folder if isinstance(source, storage.Reader) else None
+
+    def _origin(self) -> dict[str, Any]:
+        """What to say of where the data came from: a view is not what its recipe alone would make."""
+        if self.manifest is None:
+            return {"name": "unnamed"}
+        if self._stride == 1 and self.names == (*self.manifest.inputs, *self.manifest.outputs):
+            return self.manifest.recipe
+        return {"name": "view", "every": self._stride, "of": self.manifest.recipe, "hash": self.manifest.hash}
+
     def save(self, path: str | os.PathLike[str], *, recipe: Mapping[str, Any] | None = None, force: bool = False) -> None:
         """Write to a folder, as everything else that writes datasets does: whole shards, synced, renamed, then listed."""
         folder = Path(path)
         one = self._domain
-        inherited = self.manifest.recipe if self.manifest else {"name": "unnamed"}
+        if self._folder is not None and folder.resolve() == self._folder.resolve():
+            raise ValueError(f"Dataset.save({str(path)!r}): this dataset is read from there; save it to another folder")
         header = storage.Manifest(
             n=len(self),
             inputs=self.inputs,
             outputs=self.outputs,
             domain=None,
-            recipe=dict(recipe) if recipe is not None else inherited,
+            recipe=dict(recipe) if recipe is not None else self._origin(),
             seed=self.manifest.seed if self.manifest else None,
             versions=storage.versions(),
         )

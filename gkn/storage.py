@@ -35,6 +35,7 @@ Array = NDArray[Any]
 SCHEMA = 1
 MANIFEST = "dataset.json"
 DOMAIN = "domain.h5"
+_MOST_OPEN = 64  # files, of the 1024 a process may have
 _FILTERS = {"gzip", None}
 _TYPES = {"float64", "float32", "int64", "bool"}
 
@@ -297,12 +298,13 @@ class Reader:
         self.names = (*self.manifest.inputs, *self.manifest.outputs)
         self._firsts = np.cumsum([0] + [shard.count for shard in self.shards])
         self._open: dict[str, h5py.File] = {}
+        self._checked: set[str] = set()
         self._domains: dict[tuple[str, int], Domain] = {}
         described = self.manifest.domain
         self.one_domain = None if described is None else self._read_domain(described)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}  # files are opened, and checked, again on the other side
+        return {**self.__dict__, "_open": {}, "_checked": set()}  # opened, and checked, again on the other side
 
     def damaged(self) -> list[str]:
         """Compare every shard with what dataset.json says of it; what is wrong, in words."""
@@ -380,7 +382,11 @@ class Reader:
     def _file(self, name: str, expected: str) -> h5py.File:
         if name not in self._open:
             path = self.folder / name
-            self._check(path, expected)
+            if name not in self._checked:
+                self._check(path, expected)
+                self._checked.add(name)
+            if len(self._open) >= _MOST_OPEN:
+                self._open.pop(next(iter(self._open))).close()
             self._open[name] = h5py.File(path, "r")
         return self._open[name]
 

@@ -2,7 +2,7 @@ import joblib
 import pytest
 import torch
 
-from gkn import Cloud, Dataset, Grid, Mesh, smooth
+from gkn import Cloud, Darcy, Dataset, Grid, Mesh, check_dataset, make_dataset, smooth
 
 
 @pytest.fixture
@@ -100,6 +100,34 @@ def test_saved_in_shards_and_read_lazily(grid_dataset, tmp_path, monkeypatch):
     assert torch.equal(again.take([7, 1, 2, 3, 4]).field("a"), grid_dataset.field("a")[[7, 1, 2, 3, 4]])
     with pytest.raises(ValueError, match=r"shard-00002.h5: listed in dataset.json, but not there"):
         again.field("a")
+
+
+def test_a_saved_view_does_not_pretend_to_be_its_recipe(tmp_path):
+    made = make_dataset(Darcy(size=9, modes=8), 3, 0, tmp_path / "d")
+    made.take(2).save(tmp_path / "two")
+    assert Dataset.open(tmp_path / "two").manifest.recipe["name"] == "darcy"
+    made.every(2).save(tmp_path / "coarse")
+    coarse = Dataset.open(tmp_path / "coarse").manifest.recipe
+    assert (coarse["name"], coarse["every"], coarse["hash"]) == ("view", 2, made.manifest.hash)
+    assert all(finding.ok is not False for finding in check_dataset(tmp_path / "coarse"))
+
+
+def test_a_dataset_is_not_saved_over_itself(tmp_path):
+    made = make_dataset(Darcy(size=9, modes=8), 3, 0, tmp_path / "d")
+    for view in (made, made.every(2), made.smoothed(0.1)):
+        with pytest.raises(ValueError, match="read from there"):
+            view.save(tmp_path / "x" / ".." / "d", force=True)
+    assert torch.equal(Dataset.open(tmp_path / "d").field("u"), made.field("u"))
+
+
+def test_many_shards_are_not_many_open_files(grid_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("gkn.dataset.SHARD_BYTES", 1)
+    monkeypatch.setattr("gkn.storage._MOST_OPEN", 3)
+    grid_dataset.save(tmp_path / "d")
+    again = Dataset.open(tmp_path / "d")
+    for _ in range(2):
+        assert torch.equal(again.field("a"), grid_dataset.field("a"))
+    assert len(again._source._open) == 3
 
 
 def test_views_travel_to_other_processes(grid_dataset, tmp_path):
