@@ -105,21 +105,12 @@ class Mesh:
 
     def __post_init__(self) -> None:
         points = torch.as_tensor(self.points, dtype=torch.float64).contiguous()
-        cells = torch.as_tensor(self.cells)
-        if cells.dtype.is_floating_point or cells.dtype.is_complex or cells.dtype == torch.bool:
-            raise ValueError(f"Mesh: cells are indices of points, but they came as {cells.dtype}; use integers")
-        cells = cells.long().contiguous()
+        cells = _indices(self.cells, len(points))
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "cells", cells)
         if points.ndim != 2 or points.shape[1] != 2:
             raise ValueError(f"Mesh: points of shape {tuple(points.shape)}; needed (K, 2)")
-        if cells.ndim != 2 or cells.shape[1] != 3 or not len(cells):
-            raise ValueError(f"Mesh: cells of shape {tuple(cells.shape)}; needed (C, 3) with at least one triangle")
         check_finite(points, "Mesh: points")
-        if cells.min() < 0 or cells.max() >= len(points):
-            raise ValueError(
-                f"Mesh: cells name points {int(cells.min())} to {int(cells.max())}, but there are only 0 to {len(points) - 1}"
-            )
         flat = (self.areas <= 0).nonzero()
         if len(flat):
             bad = int(flat[0])
@@ -134,10 +125,11 @@ class Mesh:
                 f"Mesh: {int((~used).sum())} of {len(points)} points belong to no cell, the first is point "
                 f"{int((~used).nonzero()[0])}; Mesh.repaired(points, cells) drops them"
             )
-        edges, count = self._edges
-        if (count > 2).any():
-            i, j = edges[count > 2][0].tolist()
-            raise ValueError(f"Mesh: the edge from point {i} to point {j} belongs to more than two cells")
+        # Neighbours run through their common edge in opposite directions; cells that overlap, in the same.
+        sides, count = torch.unique(self.cells[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2), dim=0, return_counts=True)
+        if (count > 1).any():
+            i, j = sides[count > 1][0].tolist()
+            raise ValueError(f"Mesh: two cells lie on the same side of the edge from point {i} to point {j}: they overlap")
 
     def __len__(self) -> int:
         return len(self.points)
@@ -211,7 +203,7 @@ class Mesh:
     @staticmethod
     def repaired(points: Any, cells: Any) -> tuple[Mesh, Int[Tensor, " K"]]:
         """Turn clockwise cells round, drop flat cells and unused points. Also returns which points were kept."""
-        points, cells = torch.as_tensor(points, dtype=torch.float64), torch.as_tensor(cells).long()
+        points, cells = torch.as_tensor(points, dtype=torch.float64), _indices(cells, len(points))
         p, q, r = points[cells].unbind(1)
         area = (q - p)[:, 0] * (r - p)[:, 1] - (q - p)[:, 1] * (r - p)[:, 0]
         cells = torch.where(area[:, None] < 0, cells[:, [0, 2, 1]], cells)[area != 0]
@@ -256,6 +248,17 @@ class Mesh:
     def disk(h: float) -> Mesh:
         """The unit disk round the origin: a polygon whose corners lie on the circle."""
         return _netgen(lambda geometry: geometry.AddCircle((0, 0), 1), h)
+
+
+def _indices(given: Any, count: int) -> Int[Tensor, "C 3"]:
+    cells: Tensor = torch.as_tensor(given)
+    if cells.dtype.is_floating_point or cells.dtype.is_complex or cells.dtype == torch.bool:
+        raise ValueError(f"Mesh: cells are indices of points, but they came as {cells.dtype}; use integers")
+    if cells.ndim != 2 or cells.shape[1] != 3 or not len(cells):
+        raise ValueError(f"Mesh: cells of shape {tuple(cells.shape)}; needed (C, 3) with at least one triangle")
+    if cells.min() < 0 or cells.max() >= count:
+        raise ValueError(f"Mesh: cells name points {int(cells.min())} to {int(cells.max())}, there are only 0 to {count - 1}")
+    return cells.long().contiguous()
 
 
 def _netgen(outline: Callable[[Any], None], h: float) -> Mesh:
@@ -318,7 +321,7 @@ def values(domain: Domain, data: Data, name: str) -> Float[Tensor, "*batch K"]:
     """`data` on the points of `domain`, float64, finite."""
     if callable(data):
         data = data(domain.points)
-    out = torch.as_tensor(data, dtype=torch.float64)
+    out = torch.as_tensor(data, dtype=torch.float64).detach()
     if out.ndim == 0:
         out = out.expand(len(domain))
     if out.shape[-1] != len(domain):
@@ -327,6 +330,19 @@ def values(domain: Domain, data: Data, name: str) -> Float[Tensor, "*batch K"]:
         )
     check_finite(out, name)
     return out
+
+
+def boundary_values(domain: Domain, g: Data) -> Float[Tensor, "*batch K"]:
+    """g where it counts, on the boundary, and 0 elsewhere."""
+    if callable(g):
+        at = g(domain.points[domain.boundary])
+        everywhere = at.new_zeros(*at.shape[:-1], len(domain), dtype=torch.float64)
+        everywhere[..., domain.boundary] = at.double()
+        g = everywhere
+    g = torch.as_tensor(g, dtype=torch.float64)
+    if g.ndim and g.shape[-1] == len(domain):
+        g = torch.where(domain.boundary.to(g.device), g, 0.0)
+    return values(domain, g, "g")
 
 
 def flat_batch(*arrays: Tensor) -> tuple[tuple[int, ...], list[Tensor]]:

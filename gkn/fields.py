@@ -87,9 +87,11 @@ class GaussianField:
         return out
 
     def draw(self, n: int, rng: torch.Generator) -> Series:
-        """n random functions."""
-        xi = torch.randn((n, *(self.modes,) * self.dim), dtype=torch.float64, generator=rng)
-        return Series(self, xi.mul_(_cached_deviations(self)))
+        """n random functions, drawn one after the other: the first of many are those of a smaller n."""
+        shape = (self.modes,) * self.dim
+        xi = [torch.randn(shape, dtype=torch.float64, generator=rng) for _ in range(n)]
+        stacked = torch.stack(xi) if xi else torch.empty(0, *shape, dtype=torch.float64)
+        return Series(self, stacked.mul_(_cached_deviations(self)))
 
     def sample(self, domain: Domain, n: int, rng: torch.Generator) -> Float[Tensor, "n K"]:
         """n random functions on the points of `domain`, without holding all their coefficients at once."""
@@ -174,9 +176,14 @@ class Series:
 
 def two_phase(field: Tensor, low: float = 3.0, high: float = 12.0) -> Tensor:
     """The paper's psi: `high` where the field is positive (or 0), `low` where it is negative."""
+    check_phases(low, high)
+    check_finite(field, "two_phase: the field")
+    return torch.where(field >= 0, high, low).to(field.dtype)
+
+
+def check_phases(low: float, high: float) -> None:
     if not (math.isfinite(low) and math.isfinite(high) and 0 < low <= high):
         raise ValueError(f"two_phase(low={low}, high={high}): a coefficient needs 0 < low <= high, both finite")
-    return torch.where(field >= 0, high, low).to(field.dtype)
 
 
 def smooth(
@@ -189,18 +196,26 @@ def smooth(
     by the domain's own quadrature weights, on a grid as on a mesh: a constant stays what it is up to the boundary,
     and the gradient is exactly that of a_eps.
     """
+    return smoother(domain, width)(a)
+
+
+def smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """`smooth` for many functions on one domain: what does not depend on the function is computed once."""
     if not (width > 0 and math.isfinite(width)):
         raise ValueError(f"smooth(width={width}): the standard deviation of the Gaussian is a length > 0")
-    if a.shape[-1] != len(domain):
-        raise ValueError(f"smooth: a of shape {tuple(a.shape)} on a domain of {len(domain)} points")
-    if isinstance(domain, Grid):
-        return _smooth_grid(domain, a, width)
-    return _smooth_points(domain, a, width)
+    apply = _grid_smoother(domain, width) if isinstance(domain, Grid) else _points_smoother(domain, width)
+
+    def checked(a: Tensor) -> tuple[Tensor, Tensor]:
+        if a.shape[-1] != len(domain):
+            raise ValueError(f"smooth: a of shape {tuple(a.shape)} on a domain of {len(domain)} points")
+        return apply(a if a.is_floating_point() else a.double())
+
+    return checked
 
 
-def _smooth_grid(grid: Grid, a: Tensor, width: float) -> tuple[Tensor, Tensor]:
+def _grid_smoother(grid: Grid, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """The Gaussian is a product, so the sum over the grid is one matrix product an axis."""
-    x = grid.axis.to(a)
+    x = grid.axis
     weight = torch.full_like(x, grid.spacing)
     weight[[0, -1]] /= 2
     difference = x[:, None] - x
@@ -209,41 +224,50 @@ def _smooth_grid(grid: Grid, a: Tensor, width: float) -> tuple[Tensor, Tensor]:
     kernel = kernel / kernel.sum(1, keepdim=True)  # the denominator is a product too
     slope = -difference / width**2 * kernel
     slope = slope - slope.sum(1, keepdim=True) * kernel  # the quotient rule
-    values = a.reshape(*a.shape[:-1], *grid.shape)
 
-    def apply(matrices: list[Tensor]) -> Tensor:
-        out = values
-        for matrix in matrices:  # contract the first axis, append the new one: after all of them the order is as before
-            out = torch.tensordot(out, matrix, dims=([-grid.dim], [1]))
-        return out.reshape(a.shape)
+    def apply(a: Tensor) -> tuple[Tensor, Tensor]:
+        values = a.reshape(*a.shape[:-1], *grid.shape)
 
-    gradient = [apply([slope if i == axis else kernel for i in range(grid.dim)]) for axis in range(grid.dim)]
-    return apply([kernel] * grid.dim), torch.stack(gradient, -1)
+        def product(matrices: list[Tensor]) -> Tensor:
+            out = values
+            for matrix in matrices:  # contract the first axis, append the new one: in the end the order is as before
+                out = torch.tensordot(out, matrix.to(a), dims=([-grid.dim], [1]))
+            return out.reshape(a.shape)
+
+        gradient = [product([slope if i == axis else kernel for i in range(grid.dim)]) for axis in range(grid.dim)]
+        return product([kernel] * grid.dim), torch.stack(gradient, -1)
+
+    return apply
 
 
-def _smooth_points(domain: Domain, a: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """The same sum over the neighbours in reach, as a sparse matrix."""
+def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """The same sum over the neighbours in reach, as sparse matrices."""
     from scipy.sparse import csr_array
     from scipy.spatial import cKDTree
 
     points = domain.points.numpy()
-    tree = cKDTree(points)
-    pairs = tree.query_pairs(_REACH * width, output_type="ndarray")
+    pairs = cKDTree(points).query_pairs(_REACH * width, output_type="ndarray")
     own = np.arange(len(points))
     i, j = np.concatenate([pairs[:, 0], pairs[:, 1], own]), np.concatenate([pairs[:, 1], pairs[:, 0], own])
     difference = points[i] - points[j]
     kernel = np.exp(-(difference**2).sum(1) / (2 * width**2)) * domain.weights.numpy()[j]
-    flat = a.reshape(-1, len(points)).double().numpy().T
 
-    def apply(entries: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-        return csr_array((entries, (i, j)), shape=(len(points),) * 2) @ values  # type: ignore[no-any-return]
+    def matrix(entries: NDArray[Any]) -> Any:
+        return csr_array((entries, (i, j)), shape=(len(points),) * 2)
 
+    average = matrix(kernel)
+    slopes = [matrix(-difference[:, axis] / width**2 * kernel) for axis in range(domain.dim)]
     one = np.ones((len(points), 1))
-    total = apply(kernel, one)
+    total = average @ one
     if not (total > 0).all():
         raise ValueError("smooth: a point has no quadrature weight within reach; give the cloud positive weights")
-    smoothed = apply(kernel, flat) / total
-    slopes = [-difference[:, axis] / width**2 * kernel for axis in range(domain.dim)]
-    gradient = np.stack([(apply(slope, flat) - smoothed * apply(slope, one)) / total for slope in slopes], -1)
-    shaped = torch.from_numpy(np.ascontiguousarray(smoothed.T)).reshape(a.shape)
-    return shaped.to(a), torch.from_numpy(gradient.transpose(1, 0, 2).copy()).reshape(*a.shape, domain.dim).to(a)
+
+    def apply(a: Tensor) -> tuple[Tensor, Tensor]:
+        flat = a.detach().cpu().reshape(-1, len(points)).double().numpy().T
+        smoothed = average @ flat / total
+        gradient = np.stack([(slope @ flat - smoothed * (slope @ one)) / total for slope in slopes], -1)
+        shaped = torch.from_numpy(np.ascontiguousarray(smoothed.T)).reshape(a.shape)
+        sloped = torch.from_numpy(gradient.transpose(1, 0, 2).copy()).reshape(*a.shape, domain.dim)
+        return shaped.to(a), sloped.to(a)
+
+    return apply

@@ -48,8 +48,8 @@ class Recipe:
         return {"name": self.name, **asdict(self)}
 
 
-def _rng(seed: int, sample: int) -> torch.Generator:
-    state = np.random.SeedSequence(seed, spawn_key=(sample,)).generate_state(1, np.uint64)[0]
+def _rng(seed: int, *key: int) -> torch.Generator:
+    state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state))
 
 
@@ -122,7 +122,7 @@ class PoissonSquare(Recipe):
         return Grid(self.size, 2)
 
     def make(self, seed: int, samples: range, device: str) -> tuple[Fields, None]:
-        field = GaussianField(self.tau, self.alpha, "neumann", modes=self.modes, scale=self.tau)
+        field = GaussianField(self.tau, self.alpha, "neumann", modes=self.modes, scale=self.tau ** (self.alpha - 1))
         f = _draw(field, seed, samples, device)(self.domain())
         return {"f": f, "u": solve_darcy(self.domain(), torch.ones_like(f), f)}, None
 
@@ -143,7 +143,9 @@ class PoissonDisk(Recipe):
 
     def make(self, seed: int, samples: range, device: str) -> tuple[Fields, None]:
         mesh = self.domain()
-        field = GaussianField(self.tau, self.alpha, "neumann", modes=self.modes, scale=self.tau, lower=-1.0, upper=1.0)
+        field = GaussianField(
+            self.tau, self.alpha, "neumann", modes=self.modes, scale=self.tau ** (self.alpha - 1), lower=-1.0, upper=1.0
+        )
         f = _draw(field, seed, samples, "cpu")(mesh)
         return {"f": f, "u": solve_darcy(mesh, 1.0, f)}, None
 
@@ -178,7 +180,7 @@ class DarcyMesh(Recipe):
         return None if self.vary else _shape(self.shape, self.size)
 
     def mesh(self, seed: int, sample: int) -> Mesh:
-        rng = _rng(seed + 1, sample)  # the mesh must not be tied to the field
+        rng = _rng(seed, sample, 1)  # another stream than the field's
         h, x, y, radius = torch.rand(4, dtype=torch.float64, generator=rng).tolist()
         h = 2 ** (h - 0.5) / (self.size - 1)
         if self.shape == "holes":
@@ -254,7 +256,7 @@ def make_dataset(
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} was asked for, but this machine has no usable CUDA device; use --device cpu")
     domain = recipe.domain()
-    count = _shard_size(recipe, domain, device)
+    count = _shard_size(recipe, domain)
     shards = [range(start, min(start + count, n)) for start in range(0, n, count)]
     if out is None:
         return _in_memory(recipe, domain, seed, shards, device, progress)
@@ -283,7 +285,7 @@ def make_dataset(
     return Dataset.open(folder)
 
 
-def _shard_size(recipe: Recipe, domain: Domain | None, device: str) -> int:
+def _shard_size(recipe: Recipe, domain: Domain | None) -> int:
     """Samples a shard. Part of what fixes the bits (a shard is a batch), so it depends on the recipe alone."""
     points = len(domain) if domain is not None else recipe.size**2
     return int(min(16, max(1, SHARD_BYTES // (16 * points))))

@@ -107,7 +107,7 @@ SQUARE = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]], dtype=to
     [
         (SQUARE, [[0, 1, 2], [0, 3, 2]], "1 of 2 cells are inverted or flat, the first is cell 1"),
         (SQUARE, [[0, 1, 2]], "1 of 4 points belong to no cell, the first is point 3"),
-        (SQUARE, [[0, 1, 4]], "name points 0 to 4, but there are only 0 to 3"),
+        (SQUARE, [[0, 1, 4]], "name points 0 to 4, there are only 0 to 3"),
         (SQUARE, [[0, 1, 1], [0, 1, 2], [0, 2, 3]], "inverted or flat"),
         (SQUARE * float("nan"), [[0, 1, 2], [0, 2, 3]], "must be finite"),
         (SQUARE[:3], torch.empty(0, 3, dtype=torch.long), "at least one triangle"),
@@ -118,10 +118,13 @@ def test_broken_meshes_are_refused(points, cells, message):
         Mesh(points, torch.as_tensor(cells))
 
 
-def test_an_edge_of_three_cells_is_refused():
+@pytest.mark.parametrize("cells", [[[0, 1, 2], [0, 1, 3], [0, 1, 4]], [[0, 1, 2], [0, 1, 3], [0, 1, 4], [0, 1, 2]]])
+def test_cells_that_overlap_are_refused(cells):
     points = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.5, 0.6], [0.2, 0.9]], dtype=torch.float64)
-    with pytest.raises(ValueError, match="the edge from point 0 to point 1 belongs to more than two cells"):
-        Mesh(points, torch.tensor([[0, 1, 2], [0, 1, 3], [0, 1, 4]]))
+    with pytest.raises(ValueError, match="same side of the edge from point 0 to point 1: they overlap"):
+        Mesh(points, torch.tensor(cells))
+    with pytest.raises(ValueError, match="overlap"):
+        Mesh(points[:3], torch.tensor([[0, 1, 2], [1, 2, 0]]))  # one triangle, twice
 
 
 def test_repaired():
@@ -129,6 +132,9 @@ def test_repaired():
     mesh, kept = Mesh.repaired(extra, torch.tensor([[1, 2, 3], [1, 4, 3], [1, 2, 2]]))
     assert kept.tolist() == [1, 2, 3, 4]
     assert mesh.measure == 1
+    for wrong in ([[-1, 0, 1]], [[0, 1, 5]], [[0.0, 1.0, 2.0]]):
+        with pytest.raises(ValueError, match="cells"):
+            Mesh.repaired(extra, torch.tensor(wrong))
 
 
 def test_holes_must_lie_inside_and_apart():

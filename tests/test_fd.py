@@ -87,6 +87,15 @@ def test_the_tolerance_bounds_the_energy_error(rng):
         assert energy(error) <= tol * energy(exact)
         assert energy(error) > 1e-5 * tol * energy(exact)  # and is not wasteful
 
+    # With boundary values: relative to what is left of u without their harmonic extension, however large they are.
+    for size in (1.0, 1e6):
+        g = size * torch.sin(9 * grid.points[:, 0]) * torch.cos(5 * grid.points[:, 1])
+        exact = oracle.solve(grid, a, torch.ones_like(a), g)
+        harmonic = oracle.solve(grid, torch.ones_like(a), torch.zeros_like(a), g)
+        for tol in (1e-2, 1e-8):
+            error = solve_darcy(grid, a, 1.0, g, tol=tol).numpy() - exact
+            assert energy(error) <= tol * energy(exact - harmonic)
+
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_poisson_takes_one_step(dim, rng):
@@ -113,6 +122,30 @@ def darcy(rng):
     grid = Grid(33)
     a = two_phase(GaussianField(3.0, 2.0, modes=32).sample(grid, 4, rng))
     return grid, a, solve_darcy(grid, a)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-170, 1e160, 1e290])
+def test_numbers_of_any_size(darcy, size):
+    """Squares of the residual would overflow, or vanish and pass for convergence."""
+    grid, a, u = darcy
+    torch.testing.assert_close(solve_darcy(grid, a, size) / size, u, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(solve_darcy(grid, a / a.max() * size, size), u * a.max(), rtol=1e-9, atol=1e-12)
+    assert darcy_residual(grid, a, u * size, size).max() < 1e-9
+
+
+def test_overflow_is_said():
+    a = torch.full((25,), 1e-300, dtype=torch.float64)
+    a[3] = 1e300
+    with pytest.raises(NotConverged, match="overflows"):
+        solve_darcy(Grid(5), a)
+
+
+def test_no_gradients_and_no_values_of_g_inside():
+    grid = Grid(9)
+    a = torch.ones(81, dtype=torch.float64, requires_grad=True)
+    assert not solve_darcy(grid, a).requires_grad
+    u = solve_darcy(grid, 1.0, 0.0, lambda x: torch.log((x - 0.5).norm(dim=-1)))  # singular in the middle, harmonic else
+    assert torch.isfinite(u).all()
 
 
 def test_scaling(darcy):
@@ -204,7 +237,9 @@ def test_bad_sources_and_shapes():
         solve_darcy(grid, 1.0, math.nan)
     with pytest.raises(ValueError, match=r"g of shape .* on a domain of 25 points"):
         solve_darcy(grid, 1.0, 1.0, torch.zeros(24))
-    with pytest.raises(ValueError, match="0 < tol < 1"):
-        solve_darcy(grid, 1.0, tol=0.0)
+    with pytest.raises(ValueError, match="1e-13 <= tol < 1"):
+        solve_darcy(grid, 1.0, tol=1e-15)
+    with pytest.raises(ValueError, match="a must be > 0"):
+        darcy_residual(grid, -1.0, torch.zeros(25, dtype=torch.float64))
     with pytest.raises(ValueError, match="per node"):
         solve_darcy(grid, 1.0, per="cell")

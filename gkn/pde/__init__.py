@@ -27,8 +27,9 @@ def solve_darcy(
     """The solution u of -div(a grad u) = f in D, u = g on the boundary. Poisson's equation is a = 1.
 
     Grids: second-order finite differences, conjugate gradients preconditioned by the fast Poisson solver, on the
-    device of `a`, until the relative error in the energy norm is at most `tol` (a bound, not an estimate). Raises
-    NotConverged if that takes more than `max_steps`. Meshes: P1 finite elements, solved directly.
+    device of `a`, until the error in the energy norm is at most `tol` times that of u less the harmonic extension of g
+    (which is u where g = 0): a bound, not an estimate. Raises NotConverged if that takes more than `max_steps`. Meshes:
+    P1 finite elements, solved directly, on the CPU.
 
     a, f, g: a number, a function of the (K, d) points, or an array whose last axis is the points; batches broadcast.
         On a mesh `a` may also be given per cell. Should a mesh have as many points as cells, say which with `per`.
@@ -43,7 +44,9 @@ def solve_darcy(
     raise ValueError("solve_darcy: a cloud of points has no discretisation; give a Grid or a Mesh")
 
 
-def darcy_residual(domain: Domain, a: Data, u: Tensor, f: Data = 1.0) -> Float[Tensor, "*batch"]:
+def darcy_residual(
+    domain: Domain, a: Data, u: Tensor, f: Data = 1.0, *, per: Literal["node", "cell"] | None = None
+) -> Float[Tensor, "*batch"]:
     """How far u is from solving the discrete equation, sample by sample, relative to f and u's own boundary values.
 
     In the norm that belongs to the equation (dual to the energy, so that rounding in u stays rounding here): for
@@ -52,5 +55,5 @@ def darcy_residual(domain: Domain, a: Data, u: Tensor, f: Data = 1.0) -> Float[T
     if isinstance(domain, Grid):
         return fd.residual(domain, a, u, f)
     if isinstance(domain, Mesh):
-        return fem.residual(domain, a, u, f)
+        return fem.residual(domain, a, u, f, per=per)
     raise ValueError("darcy_residual: a cloud of points has no discretisation; give a Grid or a Mesh")

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gkn.domain import Data, Grid, check_finite, flat_batch, values
+from gkn.domain import Data, Grid, boundary_values, check_finite, flat_batch, values
 
 # The working set of one chunk: about the L2 cache on the CPU; on a GPU enough to fill it, little beside its memory.
 _CHUNK = {"cpu": 2**17, "cuda": 2**25}
@@ -31,10 +31,11 @@ class NotConverged(RuntimeError):
 def solve(
     grid: Grid, a: Data, f: Data, g: Data, *, tol: float = 1e-10, max_steps: int | None = None
 ) -> Float[Tensor, "*batch K"]:
-    if not 0 < tol < 1:
-        raise ValueError(f"solve_darcy(tol={tol}): needed 0 < tol < 1")
+    if not 1e-13 <= tol < 1:
+        raise ValueError(f"solve_darcy(tol={tol}): needed 1e-13 <= tol < 1; float64 has no more")
     device = a.device if isinstance(a, Tensor) else torch.device("cpu")
-    given = [values(grid, data, name).to(device) for data, name in ((a, "a"), (f, "f"), (g, "g"))]
+    given = [values(grid, data, name).to(device) for data, name in ((a, "a"), (f, "f"))]
+    given.append(boundary_values(grid, g).to(device))
     check_positive(given[0])
     batch, given = flat_batch(*given)
     coefficient, source, edge = (x.reshape(-1, *grid.shape) for x in given)
@@ -60,6 +61,7 @@ def _warm_heap() -> None:
 def residual(grid: Grid, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]:
     device = u.device
     given = [values(grid, data, name).to(device) for data, name in ((a, "a"), (u, "u"), (f, "f"))]
+    check_positive(given[0])
     batch, given = flat_batch(*given)
     a, u, f = (x.reshape(-1, *grid.shape) for x in given)
     out = torch.empty(len(u), dtype=torch.float64, device=device)
@@ -71,7 +73,8 @@ def residual(grid: Grid, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]
         inside = laplacian.zero_boundary(u[part].clone())
         right = laplacian.zero_boundary(f[part].clone()) - diffusion(u[part] - inside)
         r = right - diffusion(inside)
-        out[part] = _norm(laplacian, r) / _norm(laplacian, right).clamp_min(torch.finfo(torch.float64).tiny)
+        size = right.abs().amax().clamp_min(torch.finfo(torch.float64).tiny)
+        out[part] = _norm(laplacian, r / size) / _norm(laplacian, right / size).clamp_min(torch.finfo(torch.float64).tiny)
     return out.reshape(batch)
 
 
@@ -162,18 +165,23 @@ def _norm(laplacian: Laplacian, r: Tensor) -> Tensor:
 
 
 def _solve(laplacian: Laplacian, a: Tensor, f: Tensor, g: Tensor, tol: float, max_steps: int | None, first: int) -> Tensor:
-    diffusion = Diffusion(laplacian, a)
-    lifted = g - laplacian.zero_boundary(g.clone())  # g on the boundary, 0 inside
-    r = laplacian.zero_boundary(f.clone()) - diffusion(lifted)
     shape = (-1, *(1,) * laplacian.grid.dim)
+    largest = a.flatten(1).amax(1)
+    contrast = largest / a.flatten(1).amin(1)
+    diffusion = Diffusion(laplacian, a / largest.reshape(shape))
+    lifted = _extended(laplacian, g)
+    r = laplacian.zero_boundary(f / largest.reshape(shape)) - diffusion(lifted)
+    size = r.abs().flatten(1).amax(1)  # of magnitude 1 from here on, so that squares neither overflow nor vanish
+    r = r / torch.where(size > 0, size, 1.0).reshape(shape)
 
-    # |e|_A^2 <= (r, M^-1 r) / min a and |u|_A^2 >= (b, M^-1 b) / max a bound the relative error in the energy norm.
-    contrast = a.flatten(1).amax(1) / a.flatten(1).amin(1)
-    steps = _steps_needed(float(contrast.max()), tol) if max_steps is None else max_steps
+    # With e the error and w = u - lifted, |e|_A^2 <= (r, M^-1 r)/min(a) and |w|_A^2 >= (b, M^-1 b)/max(a): together a bound.
     z = laplacian.invert(r)
-    rz = _dot(r, z)
-    goal = rz * (tol**2 / contrast)
-    active = rz > goal
+    rz = start = _dot(r, z)
+    if not bool(torch.isfinite(rz + contrast).all()):
+        raise NotConverged("solve_darcy: a, f or g are so large, or a so uneven, that float64 overflows; scale them")
+    goal = start * (tol**2 / contrast)
+    steps = _steps_needed(float(contrast.max()), tol) if max_steps is None else max_steps
+    active = ~(rz <= goal)
     u, p = torch.zeros_like(r), z
     for _ in range(steps):
         if not active.any():
@@ -186,15 +194,23 @@ def _solve(laplacian: Laplacian, a: Tensor, f: Tensor, g: Tensor, tol: float, ma
         z = laplacian.invert(r)
         rz, old = _dot(r, z), rz
         p = z.addcmul_(p, torch.where(active, rz / old, 0.0).reshape(shape))
-        active = active & (rz > goal)
+        active = active & ~(rz <= goal)
     if active.any():
-        reached = (rz * contrast / (goal * contrast / tol**2)).sqrt()
+        reached = (rz * contrast / start).sqrt()
         bad = int(active.nonzero()[0])
         raise NotConverged(
             f"solve_darcy: sample {first + bad} has a relative error of up to {float(reached[bad]):.1e} after {steps} steps, "
             f"tol = {tol:.0e} was asked for; its contrast max(a)/min(a) is {float(contrast[bad]):.3g}: raise max_steps or tol"
         )
-    return u.add_(lifted)
+    return u.mul_(size.reshape(shape)).add_(lifted)
+
+
+def _extended(laplacian: Laplacian, g: Tensor) -> Tensor:
+    """g on the boundary, and inside the solution of Laplace's equation with those boundary values."""
+    edge = g - laplacian.zero_boundary(g.clone())
+    if not edge.any():
+        return edge
+    return edge - laplacian.invert(Diffusion(laplacian, torch.ones_like(edge[:1]))(edge))
 
 
 def _steps_needed(contrast: float, tol: float) -> int:

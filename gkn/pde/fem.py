@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gkn.domain import Data, Mesh, check_finite, flat_batch, values
+from gkn.domain import Data, Mesh, boundary_values, check_finite, flat_batch, values
 from gkn.pde.fd import check_positive
 
 Array = NDArray[Any]
@@ -21,7 +21,7 @@ def solve(mesh: Mesh, a: Data, f: Data, g: Data, *, per: Literal["node", "cell"]
 
     system = _System(mesh)
     a_cells, load = system.coefficient(a, per), system.load(f)
-    g = values(mesh, g, "g")
+    g = boundary_values(mesh, g).cpu()
     batch, (a_cells, load, g) = flat_batch(a_cells, load, g)
     inner, edge = (~mesh.boundary).nonzero()[:, 0].numpy(), mesh.boundary.nonzero()[:, 0].numpy()
     u = g.clone()
@@ -30,12 +30,12 @@ def solve(mesh: Mesh, a: Data, f: Data, g: Data, *, per: Literal["node", "cell"]
         right = load[i].numpy()[inner] - stiffness[inner][:, edge] @ u[i].numpy()[edge]
         factor = splu(stiffness[inner][:, inner].tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
         u[i, inner] = torch.from_numpy(factor.solve(right))
-    return u.reshape(*batch, len(mesh))
+    return u.reshape(*batch, len(mesh)).to(a.device if isinstance(a, Tensor) else "cpu")
 
 
-def residual(mesh: Mesh, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]:
-    system = _System(mesh)
-    a_cells, load, u = system.coefficient(a, None), system.load(f), values(mesh, u, "u")
+def residual(mesh: Mesh, a: Data, u: Tensor, f: Data, *, per: Literal["node", "cell"] | None = None) -> Float[Tensor, "*batch"]:
+    system, device = _System(mesh), u.device
+    a_cells, load, u = system.coefficient(a, per), system.load(f), values(mesh, u, "u").cpu()
     batch, (a_cells, load, u) = flat_batch(a_cells, load, u)
     inner = (~mesh.boundary).numpy()
     out = torch.zeros(len(u), dtype=torch.float64)
@@ -46,7 +46,7 @@ def residual(mesh: Mesh, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]
         scale = 1 / np.sqrt(stiffness.diagonal()[inner])
         r = (right - stiffness @ inside)[inner] * scale
         out[i] = float(np.linalg.norm(r) / max(np.linalg.norm(right[inner] * scale), np.finfo(float).tiny))
-    return out.reshape(batch)
+    return out.reshape(batch).to(device)
 
 
 class _System:
@@ -64,11 +64,11 @@ class _System:
     def coefficient(self, a: Data, per: Literal["node", "cell"] | None) -> Float[Tensor, "*batch C"]:
         """Per cell. Values at nodes are averaged, which integrates their linear interpolant exactly."""
         nodes, cells = len(self.mesh), len(self.mesh.cells)
+        a = a if callable(a) else torch.as_tensor(a, dtype=torch.float64).detach().cpu()
         if isinstance(a, Tensor) and a.ndim and per != "node" and a.shape[-1] == cells:
             if nodes == cells and per is None:
                 raise ValueError(f"this mesh has {nodes} points and as many cells: say per='node' or per='cell' for a")
-            per_cell = a.double()
-            check_finite(per_cell, "a")
+            per_cell = a
         elif per == "cell":
             raise ValueError(f"a is to be given per cell, so its last axis must have {cells} entries")
         else:
@@ -103,7 +103,7 @@ class _System:
             batch = [at.double().numpy().reshape(x.shape[:-1])]
             shape: tuple[int, ...] = ()
         else:
-            nodal = values(self.mesh, f, "f")
+            nodal = values(self.mesh, f, "f").cpu()
             shape = tuple(nodal.shape[:-1])
             batch = [self.basis.interpolate(row) for row in nodal.reshape(-1, len(self.mesh)).numpy()]
         loads = [torch.from_numpy(source.assemble(self.basis, f=each)) for each in batch]

@@ -29,7 +29,7 @@ class Problem:
     def f(self, x: Float[Tensor, "K d"]) -> Float[Tensor, " K"]:
         x = x.detach().clone().requires_grad_()
         flux = self.a(x)[:, None] * self._gradient(self.u(x), x)
-        divergence = torch.zeros(len(x), dtype=x.dtype)
+        divergence = torch.zeros_like(x[:, 0])
         for axis in range(x.shape[1]):
             divergence = divergence + self._gradient(flux[:, axis], x)[:, axis]
         return -divergence.detach()
@@ -46,7 +46,7 @@ def sine() -> Problem:
     """u = prod sin(i pi x_i), in 2-D sin(pi x) sin(2 pi y), with a smooth, varying coefficient."""
 
     def u(x: Tensor) -> Tensor:
-        k = torch.arange(1, x.shape[1] + 1, dtype=x.dtype)
+        k = torch.arange(1, x.shape[1] + 1).to(x)
         return torch.sin(math.pi * k * x).prod(-1)
 
     return Problem("sine", lambda x: torch.exp(0.5 * torch.sin(3 * x + 1).sum(-1)), u)
@@ -61,7 +61,7 @@ def patch() -> Problem:
     """a = 2 and u linear: every scheme of first order or more has it exactly."""
 
     def u(x: Tensor) -> Tensor:
-        return 1 + (x * torch.tensor([2.0, -3.0, 0.5], dtype=x.dtype)[: x.shape[1]]).sum(-1)
+        return 1 + (x * torch.tensor([2.0, -3.0, 0.5]).to(x)[: x.shape[1]]).sum(-1)
 
     return Problem("patch", lambda x: torch.full_like(x[:, 0], 2.0), u)
 
@@ -69,7 +69,7 @@ def patch() -> Problem:
 def layered(interface: float = 1 / math.e, low: float = 3.0, high: float = 12.0) -> Problem:
     """Two phases: a = low left of the interface, high right of it; u depends on x_1 alone and f = 1.
 
-    u and a u' are continuous, u' jumps: u = x (c - x/2)/a on the left, (1-x)(x/2 + 1/2 - c)/a + const on the right.
+    u and a u' are continuous, u' jumps: u = x (c - x/2)/a on the left, (1-x)((1+x)/2 - c)/a on the right.
     """
     p = interface
     # (a u')' = -1 gives a u' = c - x; u(0) = u(1) = 0 fixes c.
