@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gkn.dataset import Dataset
-from gkn.domain import Cloud, Domain
+from gkn.domain import Cloud, Domain, check_device
 from gkn.pde import darcy_residual
 
 Pde = Literal["darcy", "poisson"]
@@ -48,6 +49,7 @@ def check_dataset(
     """Check everything that can be checked; `pde` says which equation imported data should satisfy (darcy: with f = 1)."""
     dataset = Dataset.open(path, partial=True)
     assert dataset.manifest is not None
+    check_device(device)
     recipe, n = dataset.manifest.recipe, dataset.manifest.n
     broken = dataset.damaged()
     files = f"{len(dataset.manifest.shards)} shards are as they were written"
@@ -60,10 +62,11 @@ def check_dataset(
     equation = pde or _EQUATION.get(recipe.get("name", ""))
     looks: list[_Look] = [_Finite()]
     if "a" in dataset.names:
-        looks.append(_Range(recipe.get("low"), recipe.get("high")))
+        looks.append(_Range(_number(recipe, "low"), _number(recipe, "high")))
     if "u" in dataset.names:
-        looks += [_Boundary(equation), _Residual(equation, recipe.get("f", 1.0), device)]
-    looks.append(_Distinct(dataset.inputs))
+        f = _number(recipe, "f")
+        looks += [_Boundary(equation), _Residual(equation, 1.0 if f is None else f, device)]
+    looks.append(_Distinct(dataset.inputs, dataset.one_domain))
     for start in range(0, len(dataset), _CHUNK):
         part = range(start, min(start + _CHUNK, len(dataset)))
         for batch in [part] if dataset.one_domain else [range(i, i + 1) for i in part]:
@@ -73,6 +76,13 @@ def check_dataset(
         if progress:
             progress(part.stop, len(dataset))
     return findings + [look.finding() for look in looks]
+
+
+def _number(recipe: dict[str, Any], key: str) -> float | None:
+    value = recipe.get(key)
+    if value is not None and not isinstance(value, int | float):
+        raise ValueError(f"the dataset's recipe has {key} = {value!r}, which is no number")
+    return value
 
 
 def _read(dataset: Dataset, batch: range) -> tuple[Domain, dict[str, Tensor]]:
@@ -139,7 +149,7 @@ class _Boundary(_Look):
     seen: bool = False
 
     def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
-        size = values["u"].abs()
+        size = values["u"].double().abs()
         self.inside = max(self.inside, float(size.max()))
         if domain.boundary.any():
             self.seen = True
@@ -174,15 +184,15 @@ class _Residual(_Look):
         self.precision = values["u"].dtype
         given, u = given[good].to(self.device), u[good].to(self.device)
         a, f = (given, self.f) if self.pde == "darcy" else (1.0, given)
-        found = darcy_residual(domain, a, u, f).tolist()
+        found = darcy_residual(domain, a, u, f, per="node").tolist()
         self.each += zip(found, [batch[k] for k in good.nonzero()[:, 0].tolist()], strict=True)
 
     def finding(self) -> Finding:
         if not self.each:
             why = "imported data; name the equation with --pde" if self.pde is None else "no finite sample on a grid or a mesh"
             return Finding("residual", None, why)
-        worst, sample = max(self.each)
-        median = sorted(self.each)[len(self.each) // 2][0]
+        ranked = sorted((value if math.isfinite(value) else math.inf, sample) for value, sample in self.each)
+        (worst, sample), median = ranked[-1], ranked[len(ranked) // 2][0]
         limit = _RESIDUAL.get(self.precision, 1e-3)
         text = f"relative residual at most {worst:.1e} (sample {sample}), median {median:.1e}, needed {limit:.0e}"
         return Finding("residual", worst <= limit, text)
@@ -191,12 +201,14 @@ class _Residual(_Look):
 @dataclass
 class _Distinct(_Look):
     inputs: tuple[str, ...]
+    one_domain: bool
     seen: dict[bytes, int] = field(default_factory=dict)
     twice: list[str] = field(default_factory=list)
 
     def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
         for k, i in enumerate(batch):
-            key = hashlib.sha256(b"".join(values[name][k].numpy().tobytes() for name in self.inputs)).digest()
+            parts = [values[name][k] for name in self.inputs] + ([] if self.one_domain else [domain.points])
+            key = hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).digest()
             first = self.seen.setdefault(key, i)
             if first != i:
                 self.twice.append(f"samples {first} and {i}")

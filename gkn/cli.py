@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -23,9 +25,10 @@ from gkn import generate as recipes
 from gkn.check import Finding, Pde, check_dataset
 from gkn.dataset import Dataset
 from gkn.domain import Grid
+from gkn.generate import WorkerLost
 from gkn.importers import Nodes, load
 from gkn.pde import NotConverged
-from gkn.storage import Manifest, Reader
+from gkn.storage import ExistingDataset, Manifest, Reader
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=gkn.__doc__)
 data = typer.Typer(no_args_is_help=True, help="Make, import, look at and check datasets.")
@@ -44,11 +47,17 @@ def main() -> None:
         what = "interrupted" if stopped.number == signal.SIGINT else "terminated"
         _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + stopped.number)
     except OSError as error:
-        _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1)
+        text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        _fail(f"{text}; what was finished is kept: make room and run the same command again" if full else text, 1)
     except KeyError as error:
         _fail(str(error.args[0]), 1)
-    except (ValueError, ImportError, MemoryError, NotConverged) as error:
-        _fail(str(error), 1)
+    except (ValueError, ImportError, ArithmeticError, MemoryError, NotConverged, WorkerLost) as error:
+        _fail(str(error) or "out of memory", 1)
+    except RuntimeError as error:  # torch has no class of its own for this on the CPU
+        if "memory" not in str(error):
+            raise
+        _fail(f"out of memory: {str(error).splitlines()[0]}", 1)
 
 
 class _Stopped(BaseException):
@@ -67,21 +76,29 @@ def _fail(text: str, code: int) -> None:
     sys.exit(code)
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+def _plain(text: object) -> str:
+    """As it is: no markup, and no control characters that somebody's file may carry."""
+    return escape("".join(character if character.isprintable() else "?" for character in str(text)))
 
 
 def _config(context: typer.Context, path: Path | None) -> Path | None:
     """`--config file.toml` fills the flags that are not given."""
     if path is not None:
         try:
-            context.default_map = {**(context.default_map or {}), **tomllib.loads(path.read_text())}
-        except tomllib.TOMLDecodeError as error:
+            given = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{path}: not TOML: {error}") from error
-        known = {parameter.name for parameter in context.command.params}
-        unknown = [key for key in context.default_map if key not in known]
+        options = {
+            option.lstrip("-"): parameter.name
+            for parameter in context.command.params
+            for option in parameter.opts
+            if option.startswith("-")
+        }
+        unknown = [key for key in given if key not in options]
         if unknown:
-            raise typer.BadParameter(f"{path}: no such option {unknown[0]!r}")
+            raise typer.BadParameter(f"{path}: no such option {unknown[0]!r}; there are {', '.join(options)}")
+        filled = {options[key]: value for key, value in given.items()}
+        context.default_map = {**(context.default_map or {}), **filled}
     return path
 
 
@@ -132,7 +149,7 @@ def data_make(
     start = time.perf_counter()
     with _progress(f"{recipe}, seed {seed}") as progress:
         made = recipes.make_dataset(chosen, n, seed, out, workers=workers, device=device, force=force, progress=progress)
-    console.print(f"{out}: {_plain(repr(made))}, {time.perf_counter() - start:.1f} s")
+    console.print(f"{_plain(out)}: {_plain(repr(made))}, {time.perf_counter() - start:.1f} s", soft_wrap=True)
 
 
 def _parameters(recipe: str, size: int | None, settings: list[str]) -> dict[str, Any]:
@@ -146,9 +163,10 @@ def _parameters(recipe: str, size: int | None, settings: list[str]) -> dict[str,
             raise ValueError(f"--set {setting}: needed KEY=VALUE, e.g. --set tau=5")
         kind = types.get(key, str)
         try:
-            parameters[key] = value.lower() in ("1", "true", "yes") if kind is bool else kind(value)
-        except ValueError:
-            raise ValueError(f"--set {setting}: {key} is a number of type {kind.__name__}, {value!r} is not") from None
+            parameters[key] = {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
+        except (ValueError, KeyError):
+            needed = "true or false" if kind is bool else f"a number of type {kind.__name__}"
+            raise ValueError(f"--set {setting}: {key} is {needed}, {value!r} is not") from None
     return parameters
 
 
@@ -172,7 +190,7 @@ def data_import(
     dataset = load(files, outputs=output or ["u"], nodes=where, low=low, high=high, repair=repair)
     recipe = {"name": "import", "files": [file.name for file in files], "nodes": nodes, "low_is": low, "high_is": high}
     dataset.save(out, recipe=recipe, force=force)
-    console.print(f"{out}: {_plain(repr(dataset))}")
+    console.print(f"{_plain(out)}: {_plain(repr(dataset))}", soft_wrap=True)
 
 
 @data.command("info")
@@ -240,8 +258,13 @@ def data_show(
     """Draw the first samples."""
     from gkn.plot import show_dataset
 
-    show_dataset(Dataset.open(path, partial=True), out, samples)
-    console.print(str(out))
+    if not out.suffix:
+        raise ValueError(f"{out}: say what kind of picture by its ending: .png, .pdf or .svg")
+    dataset = Dataset.open(path, partial=True)
+    if not len(dataset):
+        raise ValueError(f"{path}: no sample is finished yet; run the command that makes it again")
+    show_dataset(dataset, out, samples)
+    console.print(_plain(out), soft_wrap=True)
 
 
 @app.command("demo")
@@ -251,7 +274,10 @@ def demo(
     size: Annotated[int, typer.Option(min=3, help="Grid points a side.")] = 121,
 ) -> None:
     """Make a small Darcy dataset, check it, draw it. Interrupted, it goes on when run again."""
-    folder = out / f"darcy{size}"
-    data_make("darcy", folder, n=n, size=size, workers=os.cpu_count() or 1)
+    folder = out / f"darcy{size}-{n}"
+    try:
+        data_make("darcy", folder, n=n, size=size, workers=os.cpu_count() or 1)
+    except ExistingDataset:  # by another version of gkn or torch; the demo's own data can be made again
+        data_make("darcy", folder, n=n, size=size, workers=os.cpu_count() or 1, force=True)
     data_check(folder)
     data_show(folder, out / "darcy.png")

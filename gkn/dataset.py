@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from gkn import storage
 from gkn.domain import Domain, Grid
-from gkn.fields import smooth
+from gkn.durable import digest
+from gkn.fields import smoother
 
 SHARD_BYTES = 2**26
 
@@ -47,6 +50,7 @@ class Source(Protocol):
     def domain(self, i: int) -> Domain: ...
     def read(self, name: str, i: int) -> Tensor: ...
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor: ...
+    def identity(self) -> str: ...
 
 
 class Dataset:
@@ -60,16 +64,28 @@ class Dataset:
     """
 
     def __init__(
-        self, domain: Domain | Sequence[Domain], *, outputs: Sequence[str] = ("u",), **fields: Tensor | Sequence[Tensor]
+        self, domain: Domain | Sequence[Domain], /, *, outputs: Sequence[str] = ("u",), **fields: Tensor | Sequence[Tensor]
     ) -> None:
+        self._fill(domain, fields, outputs)
+
+    @staticmethod
+    def of(
+        domain: Domain | Sequence[Domain], fields: Mapping[str, Tensor | Sequence[Tensor]], outputs: Sequence[str] = ("u",)
+    ) -> Dataset:
+        """The same with the fields in a dictionary, whatever their names."""
+        return Dataset.__new__(Dataset)._fill(domain, fields, outputs)
+
+    def _fill(
+        self, domain: Domain | Sequence[Domain], fields: Mapping[str, Tensor | Sequence[Tensor]], outputs: Sequence[str]
+    ) -> Dataset:
         missing = [name for name in outputs if name not in fields]
-        if missing or len(fields) == len(outputs):
+        if missing or not outputs or len({*outputs}) != len(outputs) or len(fields) == len(outputs):
             raise ValueError(
                 f"Dataset(outputs={[*outputs]}, fields {[*fields]}): needed every output among the fields, and an input too"
             )
         source = _Memory(domain, fields)
         inputs = tuple(name for name in fields if name not in outputs)
-        self._set(source, range(source.n), 1, inputs, tuple(outputs), None)
+        return self._set(source, range(source.n), 1, inputs, tuple(outputs), None)
 
     def _set(
         self,
@@ -158,13 +174,16 @@ class Dataset:
         if name not in self.names:
             raise KeyError(f"no field {name!r} in this dataset; it has {', '.join(self.names)}")
 
-    def take(self, which: int | Sequence[int]) -> Dataset:
+    def take(self, which: SupportsIndex | Sequence[SupportsIndex]) -> Dataset:
         """The first `which` samples, or those whose numbers are given."""
-        if isinstance(which, int):
+        if isinstance(which, SupportsIndex):
+            which = operator.index(which)
             if not 0 <= which <= len(self):
                 raise ValueError(f"Dataset.take({which}): this dataset has {len(self)} samples")
             return self._view(index=self._index[:which])
-        return self._view(index=[self._index[self._position(i)] for i in which])
+        if any(isinstance(i, bool) for i in which):
+            raise ValueError("Dataset.take: numbers of samples are needed, not a mask")
+        return self._view(index=[self._index[self._position(operator.index(i))] for i in which])
 
     def split(self, *sizes: int) -> tuple[Dataset, ...]:
         """Disjoint parts of the given sizes, in order from the first sample on."""
@@ -188,58 +207,73 @@ class Dataset:
         Computed on all points the samples have, before any `every`: lower resolutions see the same smooth function.
         """
         self._known(name)
+        if not self._source.n:
+            raise ValueError("Dataset.smoothed: this dataset has no samples")
         source = _Smoothed(self._source, name, width)
+        twice = [added for added in source.added if added in self.names]
+        if twice:
+            raise ValueError(f"Dataset.smoothed({width}, {name!r}): there is a field {twice[0]!r} already")
         return self._view(source=source, inputs=(*self.inputs, *source.added))
 
-    @property
-    def _folder(self) -> Path | None:
-        source = self._source
-        while isinstance(source, _Smoothed):
-            source = source.source
-        return source.folder if isinstance(source, storage.Reader) else None
+    def _identity(self) -> dict[str, Any]:
+        """What these data are: of two datasets with one identity, one may go on where writing the other stopped."""
+        chosen = digest([*self._index])
+        return {"source": self._source.identity(), "samples": chosen, "every": self._stride, "outputs": [*self.outputs]}
 
     def _origin(self) -> dict[str, Any]:
-        """What to say of where the data came from: a view is not what its recipe alone would make."""
+        """Where the data came from: a view is not what its recipe alone would make."""
         if self.manifest is None:
             return {"name": "unnamed"}
         if self._stride == 1 and self.names == (*self.manifest.inputs, *self.manifest.outputs):
             return self.manifest.recipe
-        return {"name": "view", "every": self._stride, "of": self.manifest.recipe, "hash": self.manifest.hash}
+        smoothed = {"smoothed": self._source.width} if isinstance(self._source, _Smoothed) else {}
+        return {"name": "view", "every": self._stride, **smoothed, "of": self.manifest.recipe, "hash": self.manifest.hash}
 
     def save(self, path: str | os.PathLike[str], *, recipe: Mapping[str, Any] | None = None, force: bool = False) -> None:
         """Write to a folder, as everything else that writes datasets does: whole shards, synced, renamed, then listed."""
         folder = Path(path)
         one = self._domain
-        if self._folder is not None and folder.resolve() == self._folder.resolve():
+        source = self._source.source if isinstance(self._source, _Smoothed) else self._source
+        if isinstance(source, storage.Reader) and folder.resolve() == source.folder.resolve():
             raise ValueError(f"Dataset.save({str(path)!r}): this dataset is read from there; save it to another folder")
+        if not len(self):
+            raise ValueError("Dataset.save: this dataset has no samples")
+        for name in self.names:
+            kind = str(self.value(name, 0).dtype).removeprefix("torch.")
+            if kind not in storage.TYPES:
+                raise ValueError(f"field {name!r} has type {kind}; a dataset on disk holds {', '.join(storage.TYPES)}")
         header = storage.Manifest(
             n=len(self),
             inputs=self.inputs,
             outputs=self.outputs,
             domain=None,
-            recipe=dict(recipe) if recipe is not None else self._origin(),
+            recipe={**(self._origin() if recipe is None else recipe), "saved": digest(self._identity())},
             seed=self.manifest.seed if self.manifest else None,
             versions=storage.versions(),
         )
         with storage.writing(folder, header, one, force) as manifest:
             listed = {shard.start for shard in manifest.shards}
-            first = max(1, sum(self.value(name, 0).nbytes for name in self.names) if len(self) else 1)
-            count = max(1, SHARD_BYTES // first)
+            count = max(1, SHARD_BYTES // sum(self.value(name, 0).nbytes for name in self.names))
             for number, start in enumerate(range(0, len(self), count)):
                 if start in listed:
                     continue
                 part = range(start, min(start + count, len(self)))
                 fields = {name: [self.value(name, i) for i in part] for name in self.names}
                 domains = None if one is not None else [self._source.domain(self._index[i]) for i in part]
-                shard = storage.write_shard(folder, number, start, fields, domains)
-                manifest = storage.listing(folder, manifest, shard)
+                prepared = storage.prepare_shard(folder, number, start, fields, domains)
+                manifest = storage.listing(folder, manifest, prepared)
 
 
 class _Memory:
     def __init__(self, domain: Domain | Sequence[Domain], fields: Mapping[str, Tensor | Sequence[Tensor]]) -> None:
         self.names = tuple(fields)
-        self.fields = {name: self._checked(name, values) for name, values in fields.items()}
-        counts = {name: len(values) for name, values in self.fields.items()}
+        self.fields = dict(fields)
+        for name, values in fields.items():
+            if not name or "/" in name or "\0" in name or name.startswith("."):
+                raise ValueError(f"Dataset: a field cannot be called {name!r}; use letters, digits and _")
+            if isinstance(values, Tensor) and values.ndim != 2:
+                raise ValueError(f"Dataset: field {name!r} of shape {tuple(values.shape)}; needed (samples, points)")
+        counts = {name: len(values) for name, values in fields.items()}
         self.n = next(iter(counts.values()))
         if len({*counts.values()}) != 1:
             raise ValueError(f"Dataset: the fields have different numbers of samples: {counts}")
@@ -247,19 +281,21 @@ class _Memory:
         self.one_domain = None if isinstance(domain, Sequence) else domain
         if self.domains is not None and len(self.domains) != self.n:
             raise ValueError(f"Dataset: {len(self.domains)} domains for {self.n} samples")
-        for name, values in self.fields.items():
-            for i in range(self.n if self.domains is not None else 1):
-                if self.n and values[i].shape != (len(self.domain(i)),):
+        for name, values in fields.items():
+            for i in range(min(1, self.n) if isinstance(values, Tensor) and self.domains is None else self.n):
+                if values[i].shape != (len(self.domain(i)),):
                     raise ValueError(
                         f"Dataset: field {name!r} of sample {i} has shape {tuple(values[i].shape)}, "
                         f"but its domain has {len(self.domain(i))} points"
                     )
 
-    @staticmethod
-    def _checked(name: str, values: Tensor | Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
-        if isinstance(values, Tensor) and values.ndim != 2:
-            raise ValueError(f"Dataset: field {name!r} of shape {tuple(values.shape)}; needed (samples, points)")
-        return values
+    def identity(self) -> str:
+        seal = hashlib.sha256()
+        for name, values in self.fields.items():
+            seal.update(name.encode())
+            for row in values:
+                seal.update(row.cpu().contiguous().numpy().tobytes())
+        return seal.hexdigest()
 
     def domain(self, i: int) -> Domain:
         if self.domains is not None:
@@ -282,6 +318,7 @@ class _Smoothed:
         self.source, self.name, self.width = source, name, width
         self.n, self.one_domain = source.n, source.one_domain
         dim = source.domain(0).dim
+        self._smooth = None if source.one_domain is None else smoother(source.one_domain, width)
         self.added = (f"{name}_smooth", *(f"{name}_smooth_{axis}" for axis in "xyz"[:dim]))
         self.names = (*source.names, *self.added)
         self._last: tuple[int, Tensor] | None = None
@@ -296,13 +333,17 @@ class _Smoothed:
             self._last = (i, self._compute(i))
         return self._last[1][self.added.index(name)]
 
+    def identity(self) -> str:
+        return digest([self.source.identity(), self.name, self.width])
+
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
         if name not in self.added:
             return self.source.read_all(name, indices)
         return torch.stack([self.read(name, i) for i in indices])
 
     def _compute(self, i: int) -> Tensor:
-        smoothed, gradient = smooth(self.domain(i), self.source.read(self.name, i), self.width)
+        apply = self._smooth or smoother(self.domain(i), self.width)
+        smoothed, gradient = apply(self.source.read(self.name, i))
         return torch.cat([smoothed[None], gradient.T])
 
 

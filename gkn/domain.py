@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -10,9 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-Data: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
+Data: TypeAlias = float | Tensor | NDArray[Any] | Callable[[Tensor], Tensor]
 """Values of a function on a domain: a constant, an array whose last axis is the points, or a function of (K, d) points."""
 
 
@@ -27,8 +29,14 @@ class Grid:
     dim: int = 2
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "size", operator.index(self.size))
+        object.__setattr__(self, "dim", operator.index(self.dim))
         if self.dim not in (1, 2, 3):
             raise ValueError(f"Grid(size={self.size}, dim={self.dim}): dim must be 1, 2 or 3")
+        if self.size**self.dim > 2**40:
+            raise ValueError(
+                f"Grid(size={self.size}, dim={self.dim}): {self.size**self.dim:.1e} nodes are too many for any machine"
+            )
         if self.size < 2:
             raise ValueError(f"Grid(size={self.size}): a grid has its boundary, so at least 2 nodes a side")
 
@@ -104,14 +112,14 @@ class Mesh:
     cells: Tensor  # (C, 3)
 
     def __post_init__(self) -> None:
-        points = torch.as_tensor(self.points, dtype=torch.float64).contiguous()
+        points = real(self.points, "points").contiguous()
         cells = _indices(self.cells, len(points))
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "cells", cells)
         if points.ndim != 2 or points.shape[1] != 2:
             raise ValueError(f"Mesh: points of shape {tuple(points.shape)}; needed (K, 2)")
         check_finite(points, "Mesh: points")
-        flat = (self.areas <= 0).nonzero()
+        flat = (~((self.areas > 0) & torch.isfinite(self.areas))).nonzero()
         if len(flat):
             bad = int(flat[0])
             raise ValueError(
@@ -203,7 +211,7 @@ class Mesh:
     @staticmethod
     def repaired(points: Any, cells: Any) -> tuple[Mesh, Int[Tensor, " K"]]:
         """Turn clockwise cells round, drop flat cells and unused points. Also returns which points were kept."""
-        points, cells = torch.as_tensor(points, dtype=torch.float64), _indices(cells, len(points))
+        points, cells = real(points, "points"), _indices(cells, len(points))
         p, q, r = points[cells].unbind(1)
         area = (q - p)[:, 0] * (r - p)[:, 1] - (q - p)[:, 1] * (r - p)[:, 0]
         cells = torch.where(area[:, None] < 0, cells[:, [0, 2, 1]], cells)[area != 0]
@@ -270,7 +278,10 @@ def _netgen(outline: Callable[[Any], None], h: float) -> Mesh:
         raise ImportError("meshes of named shapes need netgen: pip install 'gkn[fem]'") from error
     geometry = SplineGeometry()
     outline(geometry)
-    made = geometry.GenerateMesh(maxh=h, quad_dominated=False)
+    try:
+        made = geometry.GenerateMesh(maxh=h, quad_dominated=False)
+    except Exception as error:
+        raise ValueError(f"Mesh: netgen cannot mesh this shape with h = {h}: {error}") from error
     points = np.array([point.p[:2] for point in made.Points()])
     cells = np.array([[vertex.nr - 1 for vertex in cell.vertices] for cell in made.Elements2D()])
     return Mesh(torch.from_numpy(points), torch.from_numpy(cells))
@@ -285,14 +296,14 @@ class Cloud:
     boundary: Tensor = None  # type: ignore[assignment]  # (K,), bool
 
     def __post_init__(self) -> None:
-        points = torch.as_tensor(self.points, dtype=torch.float64).contiguous()
+        points = real(self.points, "points").contiguous()
         if points.ndim != 2 or points.shape[1] not in (1, 2, 3) or not len(points):
             raise ValueError(f"Cloud: points of shape {tuple(points.shape)}; needed (K, d) with d = 1, 2 or 3 and K >= 1")
         check_finite(points, "Cloud: points")
         K = len(points)
-        weights = torch.full((K,), 1 / K) if self.weights is None else self.weights
+        weights = torch.full((K,), 1 / K, dtype=torch.float64) if self.weights is None else self.weights
         boundary = torch.zeros(K) if self.boundary is None else self.boundary
-        weights, boundary = torch.as_tensor(weights, dtype=torch.float64), torch.as_tensor(boundary).bool()
+        weights, boundary = real(weights, "weights"), torch.as_tensor(boundary).bool()
         for name, given in (("weights", weights), ("boundary", boundary)):
             if given.shape != (K,):
                 raise ValueError(f"Cloud: {name} of shape {tuple(given.shape)} for {K} points; needed ({K},)")
@@ -319,30 +330,46 @@ Domain: TypeAlias = Grid | Mesh | Cloud
 
 def values(domain: Domain, data: Data, name: str) -> Float[Tensor, "*batch K"]:
     """`data` on the points of `domain`, float64, finite."""
-    if callable(data):
-        data = data(domain.points)
-    out = torch.as_tensor(data, dtype=torch.float64).detach()
-    if out.ndim == 0:
-        out = out.expand(len(domain))
-    if out.shape[-1] != len(domain):
-        raise ValueError(
-            f"{name} of shape {tuple(out.shape)} on a domain of {len(domain)} points; the last axis must be the points"
-        )
+    out = at_points(data, domain.points, name)
     check_finite(out, name)
     return out
 
 
 def boundary_values(domain: Domain, g: Data) -> Float[Tensor, "*batch K"]:
     """g where it counts, on the boundary, and 0 elsewhere."""
+    edge = domain.boundary
     if callable(g):
-        at = g(domain.points[domain.boundary])
-        everywhere = at.new_zeros(*at.shape[:-1], len(domain), dtype=torch.float64)
-        everywhere[..., domain.boundary] = at.double()
-        g = everywhere
-    g = torch.as_tensor(g, dtype=torch.float64)
-    if g.ndim and g.shape[-1] == len(domain):
-        g = torch.where(domain.boundary.to(g.device), g, 0.0)
-    return values(domain, g, "g")
+        given = at_points(g, domain.points[edge], "g")
+    else:
+        given = at_points(g, domain.points, "g")
+        given = given[..., edge.to(given.device)]
+    check_finite(given, "g")
+    out = given.new_zeros(*given.shape[:-1], len(domain))
+    out[..., edge.to(given.device)] = given
+    return out
+
+
+def at_points(data: Data, points: Float[Tensor, "P d"], name: str) -> Float[Tensor, "*batch P"]:
+    """A number, an array, or a function, as an array whose last axis is the points."""
+    out = real(data(points) if callable(data) else data, name)
+    if out.ndim == 0:
+        out = out.expand(len(points))
+    if out.shape[-1] != len(points):
+        raise ValueError(
+            f"{name} of shape {tuple(out.shape)} on a domain of {len(points)} points; the last axis must be the points"
+        )
+    return out
+
+
+def real(data: Any, name: str) -> Float[Tensor, "..."]:
+    """Numbers of any kind but complex, in float64."""
+    if not isinstance(data, Tensor):
+        data = np.asarray(data)
+        data = torch.as_tensor(data.astype(complex if data.dtype.kind == "c" else np.float64))
+    if data.is_complex():
+        raise ValueError(f"{name} must be real, but came as {data.dtype}")
+    numbers: Tensor = data.detach().to(torch.float64)
+    return numbers
 
 
 def flat_batch(*arrays: Tensor) -> tuple[tuple[int, ...], list[Tensor]]:
@@ -358,6 +385,16 @@ def check_finite(x: Tensor, name: str) -> None:
         raise ValueError(
             f"{name} must be finite, but {int(bad.sum())} of {x.numel()} are not; the first is {float(x[at])} at {at}"
         )
+
+
+def check_device(device: str) -> str:
+    """cpu or cuda: which it is, or why not."""
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r}: use cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} was asked for, but this machine has no usable CUDA device; use cpu")
+    return kind
 
 
 def check_inside(inside: Tensor, points: Tensor, name: str, where: str) -> None:

@@ -5,35 +5,50 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TEMPORARY = ".tmp-"  # a file with this in its name is unfinished, and nobody's
+TEMPORARY = ".tmp-"
+_UNFINISHED = re.compile(r"(?P<name>.+)\.tmp-\d+-[0-9a-f]{8}")
 
 
 class CorruptFile(ValueError):
     """A file's bytes are not the bytes that were written."""
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; then sync it and rename it to `path`.
+def write(path: Path, data: bytes) -> None:
+    """Replace `path`. A reader, or a machine that loses power, sees the old file or the new one, never a part."""
+    place(prepare(path, data), path)
 
-    A reader, or a machine that loses power, sees the old file or the new one, never a part. If the body or
-    the disk fails, the temporary file is removed and the old one stays.
-    """
+
+def prepare(path: Path, data: bytes) -> Path:
+    """The first half of `write`: the bytes, synced, under a temporary name. If that fails, nothing is left."""
     temporary = path.with_name(f"{path.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        yield temporary
+        temporary.write_bytes(data)
         sync(temporary)
-        os.rename(temporary, path)
-        sync(path.parent)  # the rename itself must survive a power cut
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise
+        raise _named(error, path) from None
+    return temporary
+
+
+def place(temporary: Path, path: Path) -> None:
+    """The second half: the rename, and the folder synced, for the rename itself must survive a power cut."""
+    try:
+        os.rename(temporary, path)
+        sync(path.parent)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        raise _named(error, path) from None
+
+
+def _named(error: BaseException, path: Path) -> BaseException:
+    """ "No space left on device" should say where."""
+    return OSError(error.errno, error.strerror, str(path)) if isinstance(error, OSError) else error
 
 
 def sync(path: Path) -> None:
@@ -45,10 +60,18 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what killed writers left in `folder`."""
-    for path in folder.glob(f"*{TEMPORARY}*"):
-        path.unlink(missing_ok=True)
+def unfinished(folder: Path, ours: Callable[[str], bool]) -> list[Path]:
+    """What killed writers of files with our names left in `folder`."""
+    found = ((path, _UNFINISHED.fullmatch(path.name)) for path in folder.iterdir())
+    return [path for path, match in found if match and ours(match["name"])]
+
+
+def make_folder(path: Path) -> None:
+    """With its parents, each as durable as the files that will be in it."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync(folder.parent)
 
 
 def sha256(path: Path) -> str:
@@ -57,8 +80,8 @@ def sha256(path: Path) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """The one way this project writes a JSON value."""
-    return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    """The one way this project writes a JSON value; numbers of numpy and torch are numbers."""
+    return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False, default=lambda x: x.item()) + "\n").encode()
 
 
 def digest(value: Any) -> str:
@@ -67,8 +90,7 @@ def digest(value: Any) -> str:
 
 def write_sealed_json(path: Path, value: dict[str, Any]) -> None:
     """Write `value` with its own hash inside, so that a change of any byte is noticed by `read_sealed_json`."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(canonical({**value, "sha256": digest(value)}))
+    write(path, canonical({**value, "sha256": digest(value)}))
 
 
 def read_sealed_json(path: Path, max_bytes: int = 64 * 2**20) -> dict[str, Any]:

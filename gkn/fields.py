@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -57,12 +57,24 @@ class GaussianField:
             raise ValueError(
                 f"GaussianField(alpha={self.alpha}, dim={self.dim}): draws have point values only for alpha > dim/2"
             )
-        if not (self.tau >= 0 and self.scale > 0 and self.upper > self.lower and self.modes >= 0):
-            raise ValueError(f"{self}: needed tau >= 0, scale > 0, upper > lower, modes >= 0")
+        finite = all(map(math.isfinite, (self.tau, self.alpha, self.scale, self.lower, self.upper)))
+        if not (finite and self.tau >= 0 and self.scale > 0 and self.upper > self.lower and self.modes >= 0):
+            raise ValueError(f"{self}: needed tau >= 0, scale > 0, upper > lower, modes >= 0, all finite")
         if self.tau == 0 and self.constant:
             raise ValueError("GaussianField(tau=0, constant=True): the constant mode would have infinite variance")
         if not self.modes:
             object.__setattr__(self, "modes", _MODES[self.dim])
+        if self.modes**self.dim > 2**31:
+            raise ValueError(
+                f"GaussianField(modes={self.modes}, dim={self.dim}): {self.modes**self.dim:.1e} coefficients are too many"
+            )
+        lowest = 0.0 if self.constant else math.pi / self.length
+        try:
+            largest = self.scale * (lowest**2 + self.tau**2) ** (-self.alpha / 2)
+        except ArithmeticError:
+            largest = math.inf
+        if not math.isfinite(largest):
+            raise ValueError(f"{self}: a variance of it is no finite number")
 
     @property
     def length(self) -> float:
@@ -178,7 +190,9 @@ def two_phase(field: Tensor, low: float = 3.0, high: float = 12.0) -> Tensor:
     """The paper's psi: `high` where the field is positive (or 0), `low` where it is negative."""
     check_phases(low, high)
     check_finite(field, "two_phase: the field")
-    return torch.where(field >= 0, high, low).to(field.dtype)
+    dtype = field.dtype if field.is_floating_point() else torch.float64
+    phases = torch.tensor([low, high], dtype=dtype, device=field.device)
+    return phases[(field >= 0).long()]
 
 
 def check_phases(low: float, high: float) -> None:
@@ -187,7 +201,7 @@ def check_phases(low: float, high: float) -> None:
 
 
 def smooth(
-    domain: Domain, a: Float[Tensor, "*batch K"], width: float
+    domain: Domain, a: Shaped[Tensor, "*batch K"], width: float
 ) -> tuple[Float[Tensor, "*batch K"], Float[Tensor, "*batch K d"]]:
     """a_eps, the function smoothed by a Gaussian of standard deviation `width` (a length), and its gradient.
 
@@ -201,7 +215,7 @@ def smooth(
 
 def smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """`smooth` for many functions on one domain: what does not depend on the function is computed once."""
-    if not (width > 0 and math.isfinite(width)):
+    if not 1e-100 < width < 1e100:
         raise ValueError(f"smooth(width={width}): the standard deviation of the Gaussian is a length > 0")
     apply = _grid_smoother(domain, width) if isinstance(domain, Grid) else _points_smoother(domain, width)
 

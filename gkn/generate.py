@@ -1,11 +1,17 @@
-"""Recipes: recipe + seed -> Dataset. Sample i depends on the recipe, the seed and i alone, so that the bits are the same
-whatever the number of workers, wherever a run was interrupted, and however many samples come after it."""
+"""Recipes: recipe + seed -> Dataset.
+
+The function of sample i depends on the recipe, the seed and i alone, and samples are solved in shards of a size that depends
+on the recipe alone: so the bits are the same whatever the number of workers and wherever a run was interrupted.
+"""
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
@@ -19,9 +25,14 @@ from torch import Tensor
 
 from gkn import storage
 from gkn.dataset import SHARD_BYTES, Dataset
-from gkn.domain import Domain, Grid, Mesh
-from gkn.fields import GaussianField, Series, two_phase
+from gkn.domain import Domain, Grid, Mesh, check_device
+from gkn.fields import GaussianField, Series, check_phases, two_phase
 from gkn.pde import solve_darcy
+
+
+class WorkerLost(RuntimeError):
+    """A process that was making samples is gone."""
+
 
 Fields = Mapping[str, Tensor | Sequence[Tensor]]
 Progress = Callable[[int, int], None]
@@ -35,6 +46,17 @@ class Recipe:
     size: int
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
+    on_gpu: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Whatever cannot work is said here, before a dataset that is in the way is removed."""
+        if self.size < 3:
+            raise ValueError(f"recipe {self.name}: size = {self.size}; needed at least 3 points a side, one of them inside")
+        self.field()
+
+    def field(self) -> GaussianField:
+        """Where its random functions come from."""
+        raise NotImplementedError
 
     def domain(self) -> Domain | None:
         """The one domain of all samples, or None where each has its own."""
@@ -60,6 +82,12 @@ def _draw(field: GaussianField, seed: int, samples: range, device: str) -> Serie
         return Series(field, torch.cat([*draws]).to(device))
 
 
+def _check_darcy(low: float, high: float, f: float) -> None:
+    check_phases(low, high)
+    if not math.isfinite(f):
+        raise ValueError(f"f = {f}: the source must be finite")
+
+
 @dataclass(frozen=True)
 class Darcy(Recipe):
     """The paper's data: a = high where N(0, (-Lap+tau^2)^-alpha) is positive, low elsewhere; -div(a grad u) = f, u = 0."""
@@ -74,6 +102,10 @@ class Darcy(Recipe):
     high: float = 12.0
     f: float = 1.0
     modes: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_darcy(self.low, self.high, self.f)
 
     def field(self) -> GaussianField:
         return GaussianField(self.tau, self.alpha, "neumann", dim=self.dim, modes=self.modes)
@@ -101,9 +133,11 @@ class PoissonInterval(Recipe):
     def domain(self) -> Grid:
         return Grid(self.size, 1)
 
+    def field(self) -> GaussianField:
+        return GaussianField(self.tau, self.alpha, "periodic", dim=1, modes=self.modes, constant=True)
+
     def make(self, seed: int, samples: range, device: str) -> tuple[Fields, None]:
-        field = GaussianField(self.tau, self.alpha, "periodic", dim=1, modes=self.modes, constant=True)
-        f = _draw(field, seed, samples, device)(self.domain())
+        f = _draw(self.field(), seed, samples, device)(self.domain())
         return {"f": f, "u": solve_darcy(self.domain(), torch.ones_like(f), f)}, None
 
 
@@ -121,9 +155,11 @@ class PoissonSquare(Recipe):
     def domain(self) -> Grid:
         return Grid(self.size, 2)
 
+    def field(self) -> GaussianField:
+        return GaussianField(self.tau, self.alpha, "neumann", modes=self.modes, scale=self.tau ** (self.alpha - 1))
+
     def make(self, seed: int, samples: range, device: str) -> tuple[Fields, None]:
-        field = GaussianField(self.tau, self.alpha, "neumann", modes=self.modes, scale=self.tau ** (self.alpha - 1))
-        f = _draw(field, seed, samples, device)(self.domain())
+        f = _draw(self.field(), seed, samples, device)(self.domain())
         return {"f": f, "u": solve_darcy(self.domain(), torch.ones_like(f), f)}, None
 
 
@@ -133,6 +169,7 @@ class PoissonDisk(Recipe):
 
     name = "poisson-disk"
     inputs = ("f",)
+    on_gpu = False
     size: int = 41
     tau: float = 3.0
     alpha: float = 2.0
@@ -141,12 +178,13 @@ class PoissonDisk(Recipe):
     def domain(self) -> Mesh:
         return _shape("disk", self.size)
 
+    def field(self) -> GaussianField:
+        scale = self.tau ** (self.alpha - 1)
+        return GaussianField(self.tau, self.alpha, "neumann", modes=self.modes, scale=scale, lower=-1.0, upper=1.0)
+
     def make(self, seed: int, samples: range, device: str) -> tuple[Fields, None]:
         mesh = self.domain()
-        field = GaussianField(
-            self.tau, self.alpha, "neumann", modes=self.modes, scale=self.tau ** (self.alpha - 1), lower=-1.0, upper=1.0
-        )
-        f = _draw(field, seed, samples, "cpu")(mesh)
+        f = _draw(self.field(), seed, samples, "cpu")(mesh)
         return {"f": f, "u": solve_darcy(mesh, 1.0, f)}, None
 
 
@@ -162,6 +200,7 @@ class DarcyMesh(Recipe):
 
     name = "darcy-mesh"
     inputs = ("a",)
+    on_gpu = False
     size: int = 41
     shape: str = "square"
     vary: bool = False
@@ -175,6 +214,12 @@ class DarcyMesh(Recipe):
     def __post_init__(self) -> None:
         if self.shape not in _SHAPES:
             raise ValueError(f"darcy-mesh(shape={self.shape!r}): use one of {', '.join(_SHAPES)}")
+        super().__post_init__()
+        _check_darcy(self.low, self.high, self.f)
+
+    def field(self) -> GaussianField:
+        low, high = (-1.0, 1.0) if self.shape == "disk" else (0.0, 1.0)
+        return GaussianField(self.tau, self.alpha, "neumann", modes=self.modes, lower=low, upper=high)
 
     def domain(self) -> Mesh | None:
         return None if self.vary else _shape(self.shape, self.size)
@@ -188,15 +233,13 @@ class DarcyMesh(Recipe):
         return _SHAPES[self.shape](2 * h if self.shape == "disk" else h)
 
     def make(self, seed: int, samples: range, device: str) -> tuple[Fields, list[Domain] | None]:
-        box = (-1.0, 1.0) if self.shape == "disk" else (0.0, 1.0)
-        field = GaussianField(self.tau, self.alpha, "neumann", modes=self.modes, lower=box[0], upper=box[1])
-        series = _draw(field, seed, samples, "cpu")
+        series = _draw(self.field(), seed, samples, "cpu")
         one = self.domain()
         if one is not None:
             a = two_phase(series(one), self.low, self.high)
             return {"a": a, "u": solve_darcy(one, a, self.f, per="node")}, None
         meshes = [self.mesh(seed, i) for i in samples]
-        draws = [Series(field, each[None]) for each in series.coefficients]
+        draws = [Series(series.field, each[None]) for each in series.coefficients]
         coefficients = [two_phase(draw(mesh)[0], self.low, self.high) for draw, mesh in zip(draws, meshes, strict=True)]
         solutions = [solve_darcy(mesh, a, self.f, per="node") for mesh, a in zip(meshes, coefficients, strict=True)]
         return {"a": coefficients, "u": solutions}, [*meshes]
@@ -211,8 +254,6 @@ _SHAPES: dict[str, Callable[[float], Mesh]] = {
 
 
 def _shape(shape: str, size: int) -> Mesh:
-    if size < 3:
-        raise ValueError(f"size = {size}: a mesh needs at least 3 points across")
     return _SHAPES[shape]((2.0 if shape == "disk" else 1.0) / (size - 1))
 
 
@@ -248,18 +289,17 @@ def make_dataset(
     With device="cpu" `workers` processes share the shards (joblib: its backends reach a cluster), one thread each,
     because the bits of a sum depend on the number of threads. With device="cuda" one process keeps the GPU busy.
     """
+    n, seed, workers = operator.index(n), operator.index(seed), operator.index(workers)
     if n < 1 or workers < 1 or seed < 0:
         raise ValueError(f"make_dataset(n={n}, workers={workers}, seed={seed}): needed n >= 1, workers >= 1, seed >= 0")
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device {device!r}: use cpu or cuda")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} was asked for, but this machine has no usable CUDA device; use --device cpu")
+    kind = check_device(device)
+    if kind == "cuda" and not recipe.on_gpu:
+        raise ValueError(f"recipe {recipe.name} is made on the CPU: its meshes are; use --device cpu")
     domain = recipe.domain()
     count = _shard_size(recipe, domain)
-    shards = [range(start, min(start + count, n)) for start in range(0, n, count)]
+    shards = (range(start, min(start + count, n)) for start in range(0, n, count))
     if out is None:
-        return _in_memory(recipe, domain, seed, shards, device, progress)
+        return _in_memory(recipe, domain, seed, [*shards], device, progress)
     folder = Path(out)
     header = storage.Manifest(
         n=n,
@@ -272,14 +312,15 @@ def make_dataset(
     )
     with storage.writing(folder, header, domain, force) as manifest:
         listed = {shard.start for shard in manifest.shards}
-        jobs = [(number, samples) for number, samples in enumerate(shards) if samples.start not in listed]
+        jobs = ((number, samples) for number, samples in enumerate(shards) if samples.start not in listed)
+        workers = min(workers, -(-n // count) - len(listed)) or 1
         done = sum(shard.count for shard in manifest.shards)
         if progress:
             progress(done, n)
         make = _on_cpu if kind == "cpu" else _on_gpu
-        for shard in make(recipe, seed, folder, jobs, device, workers):
-            manifest = storage.listing(folder, manifest, shard)
-            done += shard.count
+        for prepared in make(recipe, seed, folder, jobs, device, workers):
+            manifest = storage.listing(folder, manifest, prepared)
+            done += prepared.shard.count
             if progress:
                 progress(done, n)
     return Dataset.open(folder)
@@ -311,28 +352,31 @@ def _in_memory(
 
 
 def _on_cpu(
-    recipe: Recipe, seed: int, folder: Path, jobs: list[tuple[int, range]], device: str, workers: int
-) -> Iterator[storage.Shard]:
+    recipe: Recipe, seed: int, folder: Path, jobs: Iterable[tuple[int, range]], device: str, workers: int
+) -> Iterator[storage.Prepared]:
     tasks = (delayed(_make_shard)(recipe, seed, folder, number, samples) for number, samples in jobs)
-    yield from Parallel(n_jobs=min(workers, max(1, len(jobs))), return_as="generator_unordered", batch_size=1)(tasks)
+    try:
+        yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(tasks)
+    except BrokenProcessPool as error:
+        raise WorkerLost(f"a worker died, perhaps for want of memory; use fewer than {workers} and run it again") from error
 
 
-def _make_shard(recipe: Recipe, seed: int, folder: Path, number: int, samples: range) -> storage.Shard:
+def _make_shard(recipe: Recipe, seed: int, folder: Path, number: int, samples: range) -> storage.Prepared:
     with _one_thread():
         made, domains = recipe.make(seed, samples, "cpu")
-    return storage.write_shard(folder, number, samples.start, made, domains)
+    return storage.prepare_shard(folder, number, samples.start, made, domains)
 
 
 def _on_gpu(
-    recipe: Recipe, seed: int, folder: Path, jobs: list[tuple[int, range]], device: str, workers: int
-) -> Iterator[storage.Shard]:
+    recipe: Recipe, seed: int, folder: Path, jobs: Iterable[tuple[int, range]], device: str, workers: int
+) -> Iterator[storage.Prepared]:
     """Solve on the GPU while threads draw what comes next and write what came before."""
 
-    def make(job: tuple[int, range]) -> Future[storage.Shard]:
+    def make(job: tuple[int, range]) -> Future[storage.Prepared]:
         number, samples = job
         made, domains = recipe.make(seed, samples, device)
         on_host: Fields = {name: values.cpu() if isinstance(values, Tensor) else values for name, values in made.items()}
-        return writers.submit(storage.write_shard, folder, number, samples.start, on_host, domains)
+        return writers.submit(storage.prepare_shard, folder, number, samples.start, on_host, domains)
 
     with ThreadPoolExecutor(4) as writers, ThreadPoolExecutor(2) as makers:
         for written in _ahead(makers, make, jobs, 3):

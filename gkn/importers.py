@@ -10,10 +10,14 @@
 from __future__ import annotations
 
 import io
+import math
 import os
+import pickletools
+import re
+import resource
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,10 +29,15 @@ from torch import Tensor
 
 from gkn.dataset import Dataset
 from gkn.domain import Cloud, Domain, Grid, Mesh
+from gkn.durable import CorruptFile
+from gkn.storage import available_memory, check_fits, plain_array
 
 Array = NDArray[Any]
 Nodes = Literal["vertices", "centres"]
 _MAT_FIELDS = {"coeff": "a", "Kcoeff": "a_smooth", "Kcoeff_x": "a_smooth_x", "Kcoeff_y": "a_smooth_y", "sol": "u"}
+# Of what meshlane reads, the formats that cannot name other files to be read, as XDMF, Abaqus and HDF5-based ones can.
+_MESHES = (".vtu", ".vtk", ".msh", ".mesh", ".meshb", ".su2", ".off", ".obj", ".stl", ".ply", ".mdpa", ".ugrid", ".avs", ".vol")
+_PT_GLOBALS = re.compile(r"torch\._utils _rebuild_tensor_v2|torch \w+Storage|torch\.storage \w+Storage|collections OrderedDict")
 _GEOMETRY = ("points", "cells", "weights", "boundary")
 
 
@@ -63,7 +72,11 @@ def load(
         raise ValueError(
             f"{paths[0]}: no field {missing[0]!r} to be the output; it has {', '.join(fields)}: name it with outputs"
         )
-    return Dataset(domains, outputs=outputs, **fields)
+    for name, values in fields.items():
+        for i, row in enumerate(values):
+            if not bool(torch.isfinite(row).all()):
+                raise UnreadableFile(f"{paths[0]}: field {name} of sample {i} is not finite everywhere")
+    return Dataset.of(domains, fields, outputs)
 
 
 _Part = tuple[Domain | Sequence[Domain], dict[str, Any]]
@@ -79,17 +92,41 @@ def _load_one(path: Path, nodes: Nodes, low: float, high: float, repair: bool) -
         ".h5": lambda: _hdf5(path, nodes, repair),
         ".hdf5": lambda: _hdf5(path, nodes, repair),
     }
-    reader = readers.get(path.suffix.lower(), lambda: _mesh(path, repair))
+    suffix = path.suffix.lower()
+    if suffix not in readers and suffix not in _MESHES:
+        raise UnreadableFile(f"{path}: {suffix or 'such'} files are not read; there are {', '.join([*readers, *_MESHES])}")
+    reader = readers.get(suffix, lambda: _mesh(path, repair))
     try:
-        return reader()
-    except (UnreadableFile, ImportError, MemoryError):
+        with _bounded_memory():
+            return reader()
+    except (UnreadableFile, ImportError):
         raise
+    except MemoryError as error:
+        raise UnreadableFile(f"{path}: would take more memory than there is") from error
+    except CorruptFile as error:
+        raise UnreadableFile(str(error)) from error
     except Exception as error:  # parsers of foreign formats raise anything at all on damaged bytes
         raise UnreadableFile(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
 
 
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """A file that unpacks to more than half of the free memory gets a MemoryError, whatever its parser believes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    limit = used + available_memory() // 2
+    resource.setrlimit(resource.RLIMIT_AS, (min([limit, *(x for x in (soft, hard) if x != resource.RLIM_INFINITY)]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def _joined(paths: list[Path], parts: list[_Part]) -> _Part:
     first = [*parts[0][1]]
+    if not first:
+        raise UnreadableFile(f"{paths[0]}: no fields in it, only points")
     for path, (_, fields) in zip(paths, parts, strict=True):
         if [*fields] != first:
             raise UnreadableFile(f"{path}: has the fields {', '.join(fields)}; the first file has {', '.join(first)}")
@@ -112,34 +149,21 @@ def _joined(paths: list[Path], parts: list[_Part]) -> _Part:
 def _same(one: Domain, other: Domain) -> bool:
     if isinstance(one, Grid) or isinstance(other, Grid):
         return one == other
-    if type(one) is not type(other) or not torch.equal(one.points, other.points):
-        return False
-    return not isinstance(one, Mesh) or torch.equal(one.cells, other.cells)  # type: ignore[union-attr]
+    names = ("points", "cells") if isinstance(one, Mesh) else ("points", "weights", "boundary")
+    return type(one) is type(other) and all(torch.equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
-# --- sizes -----------------------------------------------------------------------------------------------------------
-
-
-def _check_claim(path: Path, name: str, shape: Sequence[int], itemsize: int) -> None:
-    """Refuse an array that cannot fit, by what its header claims, before anything is allocated."""
-    claimed = itemsize
-    for extent in shape:
-        claimed *= int(extent)
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if claimed > free // 2:
-        raise UnreadableFile(
-            f"{path}: {name} claims shape {tuple(int(n) for n in shape)}, {claimed / 2**30:.3g} GiB, "
-            f"but {free / 2**30:.3g} GiB are free"
-        )
+# --- arrays ----------------------------------------------------------------------------------------------------------
 
 
 def _on_square(path: Path, fields: Mapping[str, Array], nodes: Nodes) -> _Part:
-    """Fields (n, s, s), or (n, s) in one dimension, on the unit square."""
+    """Fields (n, s, s), or (s, s) for one sample, on the unit square."""
+    fields = {name: array[None] if array.ndim == 2 else array for name, array in fields.items()}
     shapes = {name: array.shape for name, array in fields.items()}
     shape = next(iter(shapes.values()))
-    if len({*shapes.values()}) != 1 or len(shape) not in (2, 3, 4) or len({*shape[1:]}) != 1 or shape[1] < 2:
+    if len({*shapes.values()}) != 1 or len(shape) != 3 or len({*shape[1:]}) != 1 or shape[1] < 2:
         raise UnreadableFile(f"{path}: fields of shapes {shapes}; needed (n, s, s), the same for all")
-    grid = Grid(shape[1], len(shape) - 1)
+    grid = Grid(shape[1])
     flat = {name: torch.from_numpy(np.ascontiguousarray(array)).reshape(len(array), -1) for name, array in fields.items()}
     if nodes == "vertices":
         return grid, flat
@@ -174,11 +198,14 @@ def _mat(path: Path, nodes: Nodes) -> _Part:
     else:
         from scipy.io import loadmat, whosmat
 
-        present = {name: (shape, kind) for name, shape, kind in whosmat(path) if name in _MAT_FIELDS}
-        for name, (shape, kind) in present.items():
+        listed = [entry for entry in whosmat(path) if entry[0] in _MAT_FIELDS]
+        present = {name: (shape, kind) for name, shape, kind in listed}
+        if len(present) != len(listed):
+            raise UnreadableFile(f"{path}: an array is there twice")
+        for name, (_, kind) in present.items():
             if kind not in ("double", "single", "logical", *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64))):
                 raise UnreadableFile(f"{path}: {name} is a MATLAB {kind}, not an array of numbers")
-            _check_claim(path, name, shape, 8)
+        check_fits(path, {name: (shape, 8) for name, (shape, _) in present.items()})
         arrays = loadmat(path, variable_names=[*present]) if present else {}
     found = {ours: _numbers(path, theirs, arrays[theirs]) for theirs, ours in _MAT_FIELDS.items() if theirs in arrays}
     if not {"a", "u"} <= {*found}:
@@ -191,6 +218,9 @@ def _pt(path: Path, nodes: Nodes, low: float, high: float) -> _Part:
     with zipfile.ZipFile(path) as archive:  # torch stores tensors as they are: what is larger inside than outside is a trap
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise UnreadableFile(f"{path}: compressed entries; torch does not write such files")
+        for name in archive.namelist():
+            if name.endswith(".pkl"):
+                _check_pickle(path, archive.read(name))
     value = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(value, dict) or not all(isinstance(value.get(key), Tensor) for key in "xy"):
         raise UnreadableFile(f'{path}: needed a dictionary with tensors "x" and "y"')
@@ -201,16 +231,27 @@ def _pt(path: Path, nodes: Nodes, low: float, high: float) -> _Part:
         if each.layout != torch.strided or each.is_quantized:
             raise UnreadableFile(f"{path}: {name} is no plain tensor")
     x, y = (each.squeeze(1) if each.ndim == 4 else each for each in (x, y))
-    a = torch.where(x, high, low).double() if x.dtype == torch.bool else x
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise UnreadableFile(f"{path}: low = {low} and high = {high} must be finite")
+    a = torch.tensor([low, high], dtype=torch.float64)[x.long()] if x.dtype == torch.bool else x
     return _on_square(path, {"a": _numbers(path, "x", a.numpy()), "u": _numbers(path, "y", y.numpy())}, nodes)
+
+
+def _check_pickle(path: Path, data: bytes) -> None:
+    """Tensors need four names. weights_only allows more, such as bytearray(2**40)."""
+    for opcode, argument, _ in pickletools.genops(data):
+        named = opcode.name == "GLOBAL" and _PT_GLOBALS.fullmatch(str(argument))
+        if opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4") and not named:
+            raise UnreadableFile(f"{path}: holds more than tensors ({argument or opcode.name}), which is not loaded")
 
 
 def _hdf5(path: Path, nodes: Nodes, repair: bool) -> _Part:
     with h5py.File(path, "r") as file:
         if "nu" in file and "tensor" in file:
             return _pdebench(path, file)
-        names = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
-        return _plain(path, {name: _h5_array(path, file, name) for name in names}, repair)
+        arrays = {name: plain_array(file, name, path) for name in file}
+        check_fits(path, {name: (array.shape, 8) for name, array in arrays.items()})
+        return _plain(path, {name: np.asarray(array[...]) for name, array in arrays.items()}, repair)
 
 
 def _pdebench(path: Path, file: h5py.File) -> _Part:
@@ -230,36 +271,21 @@ def _pdebench(path: Path, file: h5py.File) -> _Part:
 
 
 def _h5_array(path: Path, file: h5py.File, name: str) -> Array:
-    """An array of a foreign HDF5 file: its own bytes only (no links out, no plug-in filters), of a size that fits."""
-    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        raise UnreadableFile(f"{path}: {name} is missing, or a link to somewhere else")
-    data = file[name]
-    if not isinstance(data, h5py.Dataset) or data.external is not None or data.is_virtual:
-        raise UnreadableFile(f"{path}: {name} is not an array stored in this file")
-    properties = data.id.get_create_plist()
-    known = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, h5py.h5z.FILTER_LZF}
-    if any(properties.get_filter(i)[0] not in known for i in range(properties.get_nfilters())):
-        raise UnreadableFile(f"{path}: {name} uses a filter that is not part of HDF5")
-    if data.dtype.kind not in "fiub":
-        raise UnreadableFile(f"{path}: {name} holds {data.dtype}, not numbers")
-    _check_claim(path, name, data.shape, data.dtype.itemsize)
-    return np.asarray(data[...])
+    return np.asarray(plain_array(file, name, path)[...])
 
 
 def _npz(path: Path) -> dict[str, Array]:
-    arrays = {}
+    claims = {}
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
-            name = entry.filename.removesuffix(".npy")
             with archive.open(entry) as stream:
                 major, _ = np.lib.format.read_magic(stream)
                 header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
                 shape, _, dtype = header(stream)
-            _check_claim(path, name, shape, dtype.itemsize)
+            claims[entry.filename.removesuffix(".npy")] = (shape, max(8, dtype.itemsize))
+    check_fits(path, claims)
     with np.load(path, allow_pickle=False) as file:
-        for name in file.files:
-            arrays[name] = file[name]
-    return arrays
+        return {name: file[name] for name in file.files}
 
 
 def _plain(path: Path, arrays: Mapping[str, Array], repair: bool) -> _Part:
@@ -285,30 +311,42 @@ def _plain(path: Path, arrays: Mapping[str, Array], repair: bool) -> _Part:
 
 
 def _domain(path: Path, points: Array, arrays: Mapping[str, Array], repair: bool) -> tuple[Domain, Tensor]:
+    """The domain, and which of the points are in it."""
     everything = torch.arange(len(points))
+    given = {name: torch.from_numpy(_numbers(path, name, arrays[name])) for name in ("weights", "boundary") if name in arrays}
+    for name, each in given.items():
+        if each.shape != (len(points),):
+            raise UnreadableFile(f"{path}: {name} of shape {tuple(each.shape)} for {len(points)} points")
     if "cells" not in arrays:
-        given = {name: torch.from_numpy(np.asarray(arrays[name])) for name in ("weights", "boundary") if name in arrays}
         return _grid_or_cloud(torch.from_numpy(points), given), everything
-    cells = torch.from_numpy(np.asarray(arrays["cells"]).astype(np.int64, casting="same_kind"))
+    cells = np.ascontiguousarray(arrays["cells"])
+    if cells.dtype.kind in "iu":
+        cells = cells.astype(np.int64)
     try:
-        if repair:
-            return Mesh.repaired(points, cells)
-        return Mesh(torch.from_numpy(points), cells), everything
+        mesh, kept = (
+            Mesh.repaired(points, cells) if repair else (Mesh(torch.from_numpy(points), torch.from_numpy(cells)), everything)
+        )
     except ValueError as error:
-        raise UnreadableFile(
-            f"{path}: {error} (gkn data import --repair does it)" if not repair else f"{path}: {error}"
-        ) from error
+        raise UnreadableFile(f"{path}: {error}" + ("" if repair else " (gkn data import --repair does it)")) from error
+    if not _agrees(mesh, {name: values[kept] for name, values in given.items()}):
+        raise UnreadableFile(f"{path}: weights or boundary are not those of the cells; leave them out, or leave the cells out")
+    return mesh, kept
 
 
 def _grid_or_cloud(points: Tensor, given: dict[str, Tensor]) -> Domain:
-    """Points that are just those of a grid, in its order, are that grid."""
-    if points.ndim == 2 and points.shape[1] in (1, 2, 3) and "weights" not in given:
+    """Points that are just those of a grid, in its order and with its weights and boundary, are that grid."""
+    if points.ndim == 2 and points.shape[1] in (1, 2, 3):
         size = round(len(points) ** (1 / points.shape[1]))
         if size >= 2 and size ** points.shape[1] == len(points):
             grid = Grid(size, points.shape[1])
-            if torch.allclose(points, grid.points, atol=1e-9, rtol=0):
+            if torch.allclose(points, grid.points, atol=1e-9, rtol=0) and _agrees(grid, given):
                 return grid
     return Cloud(points, **given)
+
+
+def _agrees(domain: Domain, given: Mapping[str, Tensor]) -> bool:
+    weights, boundary = given.get("weights", domain.weights), given.get("boundary", domain.boundary)
+    return torch.allclose(weights.double(), domain.weights, rtol=1e-6) and torch.equal(boundary.bool(), domain.boundary)
 
 
 def _mesh(path: Path, repair: bool) -> _Part:
@@ -344,5 +382,8 @@ def _mesh(path: Path, repair: bool) -> _Part:
         if len(columns) == 3 and not columns[2].any():
             columns = columns[:2]  # VTK has no vectors in the plane
         names = [name] if len(columns) == 1 else [f"{name}_{axis}" for axis in range(len(columns))]
-        fields |= {key: column[None] for key, column in zip(names, columns, strict=True) if key not in _GEOMETRY}
+        for key, column in zip(names, columns, strict=True):
+            if key in fields or key in _GEOMETRY:
+                raise UnreadableFile(f"{path}: two fields would be called {key!r}; rename one")
+            fields[key] = column[None]
     return _plain(path, fields, repair)

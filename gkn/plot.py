@@ -35,7 +35,9 @@ def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "")
             drawn = draw(axis, dataset[column].domain, each, low, high, _COLOURS.get(name, "viridis"))
             if row == 0:
                 axis.set_title(f"sample {column}", fontsize=9)
-            axis.set_ylabel(f"{name}(x)" if one_dimension else name, fontsize=11) if column == 0 else None
+            if column == 0:
+                shown = name.replace("$", r"\$")  # no formula
+                axis.set_ylabel(f"{shown}(x)" if one_dimension else shown, fontsize=11)
             if one_dimension and row == len(names) - 1:
                 axis.set_xlabel("x")
         if drawn is not None:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import platform
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -29,15 +31,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.domain import Cloud, Domain, Grid, Mesh
-from gkn.durable import CorruptFile, digest, read_sealed_json, remove_unfinished, replacing, sha256, write_sealed_json
+from gkn.durable import (
+    CorruptFile,
+    digest,
+    make_folder,
+    place,
+    prepare,
+    read_sealed_json,
+    sha256,
+    unfinished,
+    write,
+    write_sealed_json,
+)
 
 Array = NDArray[Any]
 SCHEMA = 1
 MANIFEST = "dataset.json"
 DOMAIN = "domain.h5"
+LOCK = ".lock"
 _MOST_OPEN = 64  # files, of the 1024 a process may have
-_FILTERS = {"gzip", None}
-_TYPES = {"float64", "float32", "int64", "bool"}
+TYPES = ("float64", "float32", "int64", "bool")
 
 
 class ExistingDataset(ValueError):
@@ -100,14 +113,31 @@ class Manifest:
             manifest = Manifest(
                 **{**value, "inputs": tuple(value["inputs"]), "outputs": tuple(value["outputs"])}, shards=shards
             )
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, AttributeError) as error:
             raise CorruptFile(f"{path}: fields missing or unknown ({error})") from error
+        manifest._validate(path)
+        return manifest
+
+    def _validate(self, path: Path) -> None:
+        """The seal says that nobody changed it since; this, that whoever wrote it made sense."""
+        names = (*self.inputs, *self.outputs)
+        sound = isinstance(self.n, int) and isinstance(self.recipe, dict) and all(isinstance(name, str) for name in names)
+        if self.domain is not None:
+            kind = self.domain.get("kind") if isinstance(self.domain, dict) else None
+            sound = sound and kind in ("grid", "mesh", "cloud")
+            needed = ("size", "dim") if kind == "grid" else ("points", "dim")
+            sound = sound and all(isinstance(self.domain.get(key), int) for key in needed)
+            sound = sound and (kind == "grid" or isinstance(self.domain.get("sha256"), str))
+        if not sound:
+            raise CorruptFile(f"{path}: its entries are not of the kinds that gkn writes")
         end = 0
-        for shard in shards:
-            if shard.start < end or shard.count < 1 or Path(shard.file).name != shard.file:
+        for shard in self.shards:
+            whole = all(isinstance(value, int) for value in (shard.start, shard.count, shard.bytes))
+            if not (
+                whole and end <= shard.start and shard.count >= 1 and isinstance(shard.file, str) and _is_shard(shard.file)
+            ):
                 raise CorruptFile(f"{path}: the entry of shard {shard.file!r} makes no sense")
             end = shard.start + shard.count
-        return manifest
 
 
 def versions() -> dict[str, str]:
@@ -130,55 +160,68 @@ def writing(folder: Path, header: Manifest, domain: Domain | None, force: bool =
 
     Refuses a folder that holds another dataset or other files, unless `force`, which then removes the dataset only.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
+    make_folder(folder)
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
         except BlockingIOError:
             raise ExistingDataset(f"{folder}: another process is writing here; wait for it or choose another folder") from None
-        yield _prepare(folder, header, domain, force)
+        try:
+            yield _prepare(folder, header, domain, force)
+        finally:
+            for path in unfinished(folder, _is_ours):
+                path.unlink(missing_ok=True)
     finally:
         os.close(lock)
 
 
 def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool) -> Manifest:
-    header = replace(header, domain=None if domain is None else _describe(folder, domain))
-    remove_unfinished(folder)
+    """Look first; remove only what is ours, and only once it is clear that this run goes on."""
+    image = None if domain is None or isinstance(domain, Grid) else _image(_domain_arrays([domain], flat=False))
+    header = replace(header, domain=None if domain is None else _describe(domain, image))
+    found = Manifest.read(folder) if (folder / MANIFEST).exists() and not force else None
+    if found is not None and digest(found.header().json()) != digest(header.json()):
+        raise ExistingDataset(f"{folder} holds another dataset: {_difference(found, header)}; --force overwrites it")
+    if found is None and not force:
+        others = [path.name for path in sorted(folder.iterdir()) if not _is_rest(path, image)]
+        if others:
+            some = ", ".join(others[:3])
+            raise ExistingDataset(f"{folder} is not empty and holds no dataset ({some}); choose another folder, or --force")
     if force:
         remove(folder)
-    if (folder / MANIFEST).exists():
-        found = Manifest.read(folder)
-        if digest(found.header().json()) != digest(header.json()):
-            raise ExistingDataset(f"{folder} holds another dataset: {_difference(found, header)}; --force overwrites it")
-        _remove_unlisted(folder, found)
+    listed = {shard.file for shard in found.shards} if found else set()
+    unlisted = [path for path in folder.iterdir() if _is_shard(path.name) and path.name not in listed]
+    for path in [*unlisted, *unfinished(folder, _is_ours)]:
+        path.unlink(missing_ok=True)
+    if found is not None:
         return found
-    others = sorted(path.name for path in folder.iterdir() if path.name != DOMAIN and not _is_shard(path))
-    if others and not force:
-        raise ExistingDataset(f"{folder} is not empty and holds no dataset ({', '.join(others[:3])}); choose another folder")
-    _remove_unlisted(folder, header)
-    if domain is not None and not isinstance(domain, Grid):
-        seal = _write_h5(folder / DOMAIN, _domain_arrays([domain], flat=False))
-        header = replace(header, domain={**(header.domain or {}), "sha256": seal})
+    if image is not None:
+        write(folder / DOMAIN, image)
     header.write(folder)
     return header
 
 
 def remove(folder: Path) -> None:
     """Remove a dataset's own files, dataset.json first, so that nothing is ever listed and gone."""
-    for path in [folder / MANIFEST, folder / DOMAIN, *folder.glob("shard-*.h5")]:
+    shards = [path for path in folder.iterdir() if _is_shard(path.name)]
+    for path in [folder / MANIFEST, folder / DOMAIN, *shards]:
         path.unlink(missing_ok=True)
 
 
-def _remove_unlisted(folder: Path, manifest: Manifest) -> None:
-    listed = {shard.file for shard in manifest.shards}
-    for path in folder.iterdir():
-        if _is_shard(path) and path.name not in listed:
-            path.unlink(missing_ok=True)
+def _is_shard(name: str) -> bool:
+    return re.fullmatch(r"shard-\d{5,}\.h5", name) is not None
 
 
-def _is_shard(path: Path) -> bool:
-    return path.name.startswith("shard-") and path.suffix == ".h5"
+def _is_ours(name: str) -> bool:
+    return name in (MANIFEST, DOMAIN) or _is_shard(name)
+
+
+def _is_rest(path: Path, image: bytes | None) -> bool:
+    """May a run of ours, killed before it wrote dataset.json, have left this? Shards come later, so they are not ours."""
+    if path.name == LOCK or path in unfinished(path.parent, _is_ours):
+        return True
+    return path.name == DOMAIN and image is not None and path.read_bytes() == image
 
 
 def _difference(found: Manifest, wanted: Manifest) -> str:
@@ -192,51 +235,57 @@ def _difference(found: Manifest, wanted: Manifest) -> str:
     return ", ".join(f"{key} = {there.get(key)} there, {here.get(key)} here" for key in keys)
 
 
-def write_shard(
+@dataclass(frozen=True)
+class Prepared:
+    """A shard whose bytes are safe on disk, under a temporary name. Any process may prepare; only the writer lists."""
+
+    temporary: Path
+    shard: Shard
+
+
+def prepare_shard(
     folder: Path,
     number: int,
     start: int,
     fields: Mapping[str, Tensor | Sequence[Tensor]],
     domains: Sequence[Domain] | None = None,
-) -> Shard:
-    """Write samples start, start+1, ...: each field (n, K), or n tensors of (K,); and the domains where they differ."""
-    count = len(next(iter(fields.values())))
+) -> Prepared:
+    """Samples start, start+1, ...: each field (n, K), or n tensors of (K,); and the domains where they differ."""
     arrays: dict[str, Array] = {} if domains is None else _domain_arrays(domains, flat=True)
     for name, rows in fields.items():
         if isinstance(rows, Tensor):
-            array = rows.numpy()
+            array = rows.cpu().numpy()
         elif domains is None:
-            array = np.stack([row.numpy() for row in rows])
+            array = np.stack([row.cpu().numpy() for row in rows])
         else:
-            array = np.concatenate([row.numpy() for row in rows])
-        if array.dtype.name not in _TYPES:
-            raise ValueError(f"field {name!r} has type {array.dtype}; a dataset holds {', '.join(sorted(_TYPES))}")
+            array = np.concatenate([row.cpu().numpy() for row in rows])
         arrays[f"fields/{name}"] = array
-    path = folder / f"shard-{number:05d}.h5"
-    seal = _write_h5(path, arrays)
-    return Shard(path.name, start, count, path.stat().st_size, seal)
+    image = _image(arrays)
+    count = len(next(iter(fields.values())))
+    shard = Shard(f"shard-{number:05d}.h5", start, count, len(image), hashlib.sha256(image).hexdigest())
+    return Prepared(prepare(folder / shard.file, image), shard)
 
 
-def listing(folder: Path, manifest: Manifest, shard: Shard) -> Manifest:
-    """List a shard that is whole on disk; the manifest with it in its place."""
-    manifest = replace(manifest, shards=tuple(sorted([*manifest.shards, shard], key=lambda each: each.start)))
+def listing(folder: Path, manifest: Manifest, prepared: Prepared) -> Manifest:
+    """Give a shard its name, then list it.
+
+    This is done by the process that holds the lock alone: a worker that outlives its run can leave a temporary file,
+    but never touch a dataset that somebody else has begun meanwhile.
+    """
+    place(prepared.temporary, folder / prepared.shard.file)
+    manifest = replace(manifest, shards=tuple(sorted([*manifest.shards, prepared.shard], key=lambda each: each.start)))
     manifest.write(folder)
     return manifest
 
 
-def _write_h5(path: Path, arrays: Mapping[str, Array]) -> str:
-    """Lay the file out in memory and write it in one go: HDF5 never sees the disk, so neither do its half-written states.
-
-    Returns the sha256 of the file.
-    """
-    with h5py.File(path.name, "w", libver="v110", driver="core", backing_store=False) as file:
+def _image(arrays: Mapping[str, Array]) -> bytes:
+    """An HDF5 file, laid out in memory: HDF5 never sees the disk, so neither do its half-written states."""
+    with h5py.File("image", "w", libver="v110", driver="core", backing_store=False) as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array, **_layout(array))
         file.flush()
-        image = file.id.get_file_image()
-    with replacing(path) as temporary:
-        temporary.write_bytes(image)
-    return hashlib.sha256(image).hexdigest()
+        image: bytes = file.id.get_file_image()
+    return image
 
 
 def _layout(array: Array) -> dict[str, Any]:
@@ -267,16 +316,12 @@ def _domain_arrays(domains: Sequence[Domain], flat: bool) -> dict[str, Array]:
     return arrays
 
 
-def _describe(folder: Path, domain: Domain) -> dict[str, Any]:
+def _describe(domain: Domain, image: bytes | None) -> dict[str, Any]:
     if isinstance(domain, Grid):
         return {"kind": "grid", "size": domain.size, "dim": domain.dim}
-    described: dict[str, Any] = {"kind": type(domain).__name__.lower(), "points": len(domain), "dim": domain.dim}
-    arrays = _domain_arrays([domain], flat=False)
-    described["content"] = digest({name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()})
-    path = folder / DOMAIN
-    if path.exists():
-        described["sha256"] = sha256(path)
-    return described
+    assert image is not None
+    kind = type(domain).__name__.lower()
+    return {"kind": kind, "points": len(domain), "dim": domain.dim, "sha256": hashlib.sha256(image).hexdigest()}
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -306,6 +351,9 @@ class Reader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}, "_checked": set()}  # opened, and checked, again on the other side
 
+    def identity(self) -> str:
+        return self.manifest.hash
+
     def damaged(self) -> list[str]:
         """Compare every shard with what dataset.json says of it; what is wrong, in words."""
         found = []
@@ -330,6 +378,7 @@ class Reader:
         assert self.one_domain is not None
         indices = list(indices)
         dtype = self.read(name, indices[0]).dtype if indices else torch.float64
+        check_fits(self.folder, {name: ((len(indices), len(self.one_domain)), dtype.itemsize)})
         out = torch.empty(len(indices), len(self.one_domain), dtype=dtype)
         at = 0
         while at < len(indices):
@@ -357,8 +406,10 @@ class Reader:
         shard, file, k = self._find(i)
         key = (shard.file, k)
         if key not in self._domains:
-            nodes = slice(*self._ptr(file, "node_ptr", shard)[k : k + 2])
-            points = torch.from_numpy(self._dataset(file, "points", shard.file)[nodes])
+            ptr, stored = self._ptr(file, "node_ptr", shard), self._dataset(file, "points", shard.file)
+            self._expect(stored.ndim == 2 and len(stored) == ptr[-1], shard.file, f"points have shape {stored.shape}")
+            nodes = slice(*ptr[k : k + 2])
+            points = torch.from_numpy(stored[nodes])
             if "cells" in file:
                 cells = slice(*self._ptr(file, "cell_ptr", shard)[k : k + 2])
                 self._domains[key] = Mesh(points, torch.from_numpy(self._dataset(file, "cells", shard.file)[cells]))
@@ -371,8 +422,11 @@ class Reader:
         if described["kind"] == "grid":
             return Grid(described["size"], described["dim"])
         file = self._file(DOMAIN, described["sha256"])
-        arrays = {name: torch.from_numpy(self._dataset(file, name, DOMAIN)[...]) for name in file}
-        return Mesh(**arrays) if described["kind"] == "mesh" else Cloud(**arrays)
+        names = ("points", "cells") if described["kind"] == "mesh" else ("points", "weights", "boundary")
+        arrays = {name: torch.from_numpy(self._dataset(file, name, DOMAIN)[...]) for name in names}
+        domain = Mesh(**arrays) if described["kind"] == "mesh" else Cloud(**arrays)
+        self._expect(len(domain) == described["points"], DOMAIN, f"{len(domain)} points, not {described['points']}")
+        return domain
 
     def _find(self, i: int) -> tuple[Shard, h5py.File, int]:
         place = int(np.searchsorted(self._firsts, i, side="right")) - 1
@@ -397,22 +451,57 @@ class Reader:
             raise CorruptFile(f"{path}: not the bytes that were written (sha256 differs); restore it or make the dataset again")
 
     def _ptr(self, file: h5py.File, name: str, shard: Shard) -> Array:
-        ptr = np.asarray(self._dataset(file, name, shard.file)[...])
-        self._expect(
-            ptr.shape == (shard.count + 1,) and bool((np.diff(ptr) > 0).all()),
-            shard.file,
-            f"{name} is no list of offsets",
-        )
+        data = self._dataset(file, name, shard.file)
+        self._expect(data.shape == (shard.count + 1,), shard.file, f"{name} has shape {data.shape}")
+        ptr = np.asarray(data[...])
+        self._expect(ptr[0] == 0 and bool((np.diff(ptr) > 0).all()), shard.file, f"{name} is no list of offsets")
         return ptr
 
     def _dataset(self, file: h5py.File, name: str, where: str) -> h5py.Dataset:
-        link = file.get(name, getlink=True)
-        self._expect(isinstance(link, h5py.HardLink), where, f"no array {name!r}")
-        data = file[name]
-        plain = isinstance(data, h5py.Dataset) and data.external is None and not data.is_virtual
-        self._expect(plain and data.compression in _FILTERS and data.dtype.name in _TYPES, where, f"{name!r} is no plain array")
+        data = plain_array(file, name, self.folder / where)
+        self._expect(data.dtype.name in TYPES, where, f"{name} holds {data.dtype}")
         return data
 
-    def _expect(self, condition: bool, where: str, what: str) -> None:
+    def _expect(self, condition: object, where: str, what: str) -> None:
         if not condition:
             raise CorruptFile(f"{self.folder / where}: {what}; it was not written by gkn, or not by this version")
+
+
+# --- HDF5 files that somebody else may have made -----------------------------------------------------------------------
+
+
+def plain_array(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
+    """An array whose bytes are in this file: no links on the way, no storage elsewhere, no plug-in filters, no claim to
+    more memory than there is."""
+    place: h5py.Group = file
+    parts = name.split("/")
+    for depth, part in enumerate(parts, start=1):
+        if not isinstance(place, h5py.Group) or not isinstance(place.get(part, getlink=True), h5py.HardLink):
+            raise CorruptFile(f"{path}: {'/'.join(parts[:depth])} is missing, or a link to somewhere else")
+        place = place[part]
+    if not isinstance(place, h5py.Dataset) or place.external is not None or place.is_virtual:
+        raise CorruptFile(f"{path}: {name} is not an array stored in this file")
+    properties = place.id.get_create_plist()
+    known = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, h5py.h5z.FILTER_LZF}
+    if any(properties.get_filter(i)[0] not in known for i in range(properties.get_nfilters())):
+        raise CorruptFile(f"{path}: {name} uses a filter that is not part of HDF5")
+    if place.dtype.kind not in "fiub":
+        raise CorruptFile(f"{path}: {name} holds {place.dtype}, not numbers")
+    check_fits(path, {name: (place.shape, place.dtype.itemsize)})
+    return place
+
+
+def check_fits(path: Path, claims: Mapping[str, tuple[Sequence[int], int]]) -> None:
+    """Refuse arrays that cannot fit, by the shapes and item sizes their headers claim, before anything is allocated."""
+    total = sum(math.prod(int(extent) for extent in shape) * itemsize for shape, itemsize in claims.values())
+    free = available_memory()
+    if total > free // 2:
+        said = ", ".join(f"{name} {tuple(int(n) for n in shape)}" for name, (shape, _) in claims.items())
+        raise CorruptFile(f"{path}: claims {total / 2**30:.3g} GiB ({said}), but {free / 2**30:.3g} GiB are free")
+
+
+def available_memory() -> int:
+    """Bytes that can be had without swapping, the system's caches counted in."""
+    with suppress(OSError, StopIteration), open("/proc/meminfo") as file:
+        return 1024 * int(next(line for line in file if line.startswith("MemAvailable")).split()[1])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gkn import Darcy, Dataset, Grid, check_dataset, make_dataset, solve_darcy
+from gkn import Darcy, DarcyMesh, Dataset, Grid, Mesh, check_dataset, make_dataset, solve_darcy
 
 RECIPE = {"name": "darcy", "low": 3.0, "high": 12.0, "f": 1.0}
 
@@ -79,3 +79,33 @@ def test_imported_data(good, tmp_path):
     Dataset(Grid(17), f=f, u=solve_darcy(Grid(17), 1.0, f)).save(tmp_path / "p", recipe={"name": "import"})
     assert verdicts(tmp_path / "p", pde="poisson")["residual"] is True
     assert "range" not in verdicts(tmp_path / "p")
+
+
+def test_the_same_coefficient_on_another_mesh_is_another_sample(tmp_path):
+    one = Mesh.square(0.3)
+    meshes = [Mesh(one.points * size, one.cells) for size in (1.0, 2.0)]
+    ones = torch.ones(len(meshes[0]), dtype=torch.float64)
+    Dataset(meshes, a=[ones, ones], u=[ones, ones]).save(tmp_path / "d")
+    assert verdicts(tmp_path / "d")["distinct"] is True
+    Dataset([meshes[0]] * 2, a=[ones, ones], u=[ones, ones]).save(tmp_path / "e")
+    assert verdicts(tmp_path / "e")["distinct"] is False
+
+
+def test_as_many_points_as_cells(tmp_path):
+    """Whose values a holds is no question for a dataset: they are those of the points."""
+    dataset = make_dataset(DarcyMesh(size=4, shape="l-shape", modes=8), 2, 0, tmp_path / "d")
+    assert len(dataset.domain) == len(dataset.domain.cells)
+    assert verdicts(tmp_path / "d") == ALL_GOOD
+
+
+def test_a_device_that_is_not_there(good, tmp_path, monkeypatch):
+    folder = saved(tmp_path, good.field("a"), good.field("u"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match="no usable CUDA device"):
+        check_dataset(folder, device="cuda")
+
+
+def test_a_recipe_with_words_for_numbers(good, tmp_path):
+    folder = saved(tmp_path, good.field("a"), good.field("u"), {**RECIPE, "low": "three"})
+    with pytest.raises(ValueError, match="low = 'three', which is no number"):
+        check_dataset(folder)

@@ -14,6 +14,7 @@ import pytest
 
 from gkn import Dataset
 from gkn.cli import main
+from gkn.storage import Manifest
 
 
 def run(*words, code=0, cwd=None):
@@ -85,6 +86,19 @@ def test_check_of_damaged_data_fails(made, tmp_path):
     assert "error:" in run("data", "show", tmp_path / "d", "--out", tmp_path / "p.png", code=1)
 
 
+def test_names_with_markup_in_them(tmp_path):
+    said = run("data", "make", "darcy", "--n", 1, "--size", 5, "--set", "modes=4", "--out", tmp_path / "x[red]y[/foo]")
+    assert "x[red]y[/foo]: Dataset(1 samples" in said
+
+
+def test_show_with_nothing_to_show(tmp_path):
+    manifest = Manifest(3, ("a",), ("u",), {"kind": "grid", "size": 9, "dim": 2}, {"name": "darcy"}, 0, {})
+    manifest.write(tmp_path)
+    assert "no sample is finished yet" in run("data", "show", tmp_path, "--out", tmp_path / "p.png", code=1)
+    assert "0 of 3: unfinished" in run("data", "info", tmp_path)
+    assert "0 of 3 samples" in run("data", "check", tmp_path, code=1)
+
+
 def test_import(tmp_path):
     x = np.random.default_rng(0).random((20, 2))
     np.savez(tmp_path / "x.npz", points=x, k=x[:, :1].T, p=x[:, 1:].T)
@@ -94,7 +108,7 @@ def test_import(tmp_path):
 
 
 def test_config_fills_flags_and_flags_win(tmp_path):
-    (tmp_path / "c.toml").write_text('n = 3\nsize = 9\nset_ = ["modes=8"]\nworkers = 1\n')
+    (tmp_path / "c.toml").write_text('n = 3\nsize = 9\nset = ["modes=8"]\nworkers = 1\n')
     run("data", "make", "darcy", "--config", tmp_path / "c.toml", "--size", 11, "--out", tmp_path / "d")
     dataset = Dataset.open(tmp_path / "d")
     assert len(dataset) == 3
@@ -116,6 +130,14 @@ def test_config_fills_flags_and_flags_win(tmp_path):
         ("data make darcy --out {tmp}/x --set tau=much", 1, "'much' is not"),
         ("data make darcy --out {tmp}/x --set low=-1 --n 1 --size 5", 1, "0 < low <= high"),
         ("data make darcy --out {tmp}/x --n 0", 2, "--n"),
+        ("data make darcy --out {tmp}/x --size 2", 1, "at least 3 points a side"),
+        ("data make darcy-mesh --out {tmp}/x --set vary=treu", 1, "vary is true or false"),
+        ("data make darcy --out {tmp}/x --set tau=1e200", 1, "no finite number"),
+        ("data make darcy --out {tmp}/x --set modes=200000", 1, "too many"),
+        ("data make darcy --out {tmp}/x --set dim=3 --size 10000000", 1, "too many for any machine"),
+        ("data show {made} --out {tmp}/noext", 1, "by its ending"),
+        ("data info {tmp}/nope\\[/foo]", 1, "nope\\[/foo]: not a dataset"),
+        ("data check {made} --device cuda", 1, "no usable CUDA device"),
         ("data make darcy --out {tmp}/x --device cuda --n 1", 1, "no usable CUDA device"),
         ("data make darcy --out {tmp}/x --device toaster --n 1", 1, "toaster"),
         ("data make darcy", 2, "--out"),
@@ -130,17 +152,20 @@ def test_config_fills_flags_and_flags_win(tmp_path):
         ("data dance", 2, "No such command 'dance'"),
     ],
 )
-def test_wrong_arguments(words, code, said, made, tmp_path):
+def test_wrong_arguments(words, code, said, made, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     filled = [word.format(tmp=tmp_path, made=made) for word in words.split()]
     assert said in run(*filled, code=code)
     assert not (tmp_path / "x").exists() or not [*(tmp_path / "x").glob("*.h5")]
 
 
-def test_demo(tmp_path):
+def test_demo(tmp_path, monkeypatch):
     said = run("demo", "--n", 17, "--size", 13, cwd=tmp_path)
     assert "17 of 17 samples" in said
     assert (tmp_path / "runs/demo/darcy.png").exists()
     assert "17 of 17 samples" in run("demo", "--n", 17, "--size", 13, cwd=tmp_path)  # and again
+    monkeypatch.setattr("gkn.storage.versions", lambda: {"torch": "another"})
+    assert "17 of 17 samples" in run("demo", "--n", 17, "--size", 13, cwd=tmp_path)  # after an update
 
 
 def test_as_a_process(made, tmp_path):

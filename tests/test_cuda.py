@@ -3,7 +3,20 @@
 import pytest
 import torch
 
-from gkn import Darcy, GaussianField, Grid, PoissonSquare, check_dataset, darcy_residual, make_dataset, solve_darcy, two_phase
+from gkn import (
+    Cloud,
+    Darcy,
+    GaussianField,
+    Grid,
+    Mesh,
+    PoissonSquare,
+    check_dataset,
+    darcy_residual,
+    make_dataset,
+    smooth,
+    solve_darcy,
+    two_phase,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -39,6 +52,23 @@ def test_datasets(recipe, tmp_path):
     name = recipe.inputs[0]
     torch.testing.assert_close(on_gpu.field(name), on_cpu.field(name), rtol=0, atol=1e-12)
     torch.testing.assert_close(on_gpu.field("u"), on_cpu.field("u"), rtol=1e-8, atol=1e-11)
+
+
+def test_finite_elements_answer_where_they_were_asked():
+    pytest.importorskip("skfem", reason="meshes need scikit-fem")
+    mesh = Mesh.disk(0.3)
+    a = torch.ones(2, len(mesh), dtype=torch.float64, device="cuda")
+    u = solve_darcy(mesh, a)
+    assert u.is_cuda
+    assert darcy_residual(mesh, a, u).max() < 1e-9
+
+
+def test_smoothing():
+    grid = Grid(31)
+    a = torch.rand(2, len(grid), dtype=torch.float64)
+    for domain in (grid, Cloud(grid.points, grid.weights)):
+        for there, here in zip(smooth(domain, a.cuda(), 0.1), smooth(domain, a, 0.1), strict=True):
+            torch.testing.assert_close(there.cpu(), here, rtol=0, atol=1e-11)
 
 
 def test_two_phase_stays_on_its_device():

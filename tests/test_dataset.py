@@ -1,8 +1,9 @@
 import joblib
+import numpy as np
 import pytest
 import torch
 
-from gkn import Cloud, Darcy, Dataset, Grid, Mesh, check_dataset, make_dataset, smooth
+from gkn import Cloud, Darcy, Dataset, Grid, Mesh, check_dataset, make_dataset, smooth, storage
 
 
 @pytest.fixture
@@ -46,6 +47,9 @@ def test_split_take_every(grid_dataset):
         grid_dataset.split(8, 3)
     with pytest.raises(ValueError, match="has 10 samples"):
         grid_dataset.take(11)
+    with pytest.raises(ValueError, match="not a mask"):
+        grid_dataset.take([False, True])
+    assert len(grid_dataset.take(np.int64(3))) == 3
 
 
 def test_smoothed_features_are_those_of_the_finest_grid(grid_dataset):
@@ -57,6 +61,8 @@ def test_smoothed_features_are_those_of_the_finest_grid(grid_dataset):
     torch.testing.assert_close(coarse.field("a_smooth"), a[:, nodes])
     torch.testing.assert_close(coarse[2].a[:, 2:], gradient[2, nodes])
     assert coarse[2].u.shape == (16, 1)
+    with pytest.raises(ValueError, match="there is a field 'a_smooth' already"):
+        coarse.smoothed(0.2)
 
 
 def test_a_domain_per_sample(mesh_dataset, tmp_path):
@@ -107,9 +113,47 @@ def test_a_saved_view_does_not_pretend_to_be_its_recipe(tmp_path):
     made.take(2).save(tmp_path / "two")
     assert Dataset.open(tmp_path / "two").manifest.recipe["name"] == "darcy"
     made.every(2).save(tmp_path / "coarse")
+    made.smoothed(0.1).save(tmp_path / "smooth")
+    assert Dataset.open(tmp_path / "smooth").manifest.recipe["smoothed"] == 0.1
     coarse = Dataset.open(tmp_path / "coarse").manifest.recipe
     assert (coarse["name"], coarse["every"], coarse["hash"]) == ("view", 2, made.manifest.hash)
     assert all(finding.ok is not False for finding in check_dataset(tmp_path / "coarse"))
+
+
+def test_another_dataset_is_not_taken_for_this_one(grid_dataset, tmp_path, monkeypatch):
+    """Of the same shape, but with other numbers: neither kept silently, nor mixed with the first after an interruption."""
+    a = grid_dataset.field("a")
+    other = Dataset(grid_dataset.domain, a=2 * a, u=a)
+    grid_dataset.save(tmp_path / "d")
+    grid_dataset.save(tmp_path / "d")  # the same: nothing to do
+    for different in (other, grid_dataset.take([*range(9), 0])):
+        with pytest.raises(ValueError, match=r"holds another dataset: recipe\.saved"):
+            different.save(tmp_path / "d")
+    first, second = grid_dataset.split(5, 5)
+    first.save(tmp_path / "half")
+    with pytest.raises(ValueError, match="holds another dataset"):
+        second.save(tmp_path / "half")
+    other.save(tmp_path / "d", force=True)
+    assert torch.equal(Dataset.open(tmp_path / "d").field("a"), 2 * a)
+
+
+def test_an_interrupted_save_goes_on(grid_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("gkn.dataset.SHARD_BYTES", 4 * 2 * 169 * 8)
+    written = []
+
+    def fails_at_the_second(folder, number, *rest):
+        written.append(number)
+        if written == [0, 1]:
+            raise OSError(28, "No space left on device")
+        return prepare_shard(folder, number, *rest)
+
+    prepare_shard = storage.prepare_shard
+    monkeypatch.setattr("gkn.storage.prepare_shard", fails_at_the_second)
+    with pytest.raises(OSError, match="No space"):
+        grid_dataset.save(tmp_path / "d")
+    grid_dataset.save(tmp_path / "d")
+    assert written == [0, 1, 1, 2]
+    assert torch.equal(Dataset.open(tmp_path / "d").field("u"), grid_dataset.field("u"))
 
 
 def test_a_dataset_is_not_saved_over_itself(tmp_path):
@@ -138,7 +182,7 @@ def test_views_travel_to_other_processes(grid_dataset, tmp_path):
     assert torch.equal(torch.stack(there), view.field("u"))
 
 
-def test_fields_and_roles(rng):
+def test_fields_and_roles(rng, tmp_path):
     grid = Grid(3)
     f, u, p = torch.rand(3, 2, 9, generator=rng)
     dataset = Dataset(grid, outputs=("u", "p"), f=f, u=u, p=p)
@@ -146,13 +190,24 @@ def test_fields_and_roles(rng):
     assert dataset[1].u.shape == (9, 2)
     with pytest.raises(KeyError, match="no field 'a' in this dataset; it has f, u, p"):
         dataset.field("a")
-    with pytest.raises(ValueError, match="every output among the fields"):
-        Dataset(grid, a=f)
+    for outputs in (("u",), (), ("a", "a")):
+        with pytest.raises(ValueError, match="every output among the fields"):
+            Dataset(grid, outputs=outputs, a=f)
     with pytest.raises(ValueError, match="different numbers of samples"):
         Dataset(grid, a=f, u=u[:1])
     with pytest.raises(ValueError, match=r"field 'u' of sample 0 has shape \(8,\), but its domain has 9 points"):
         Dataset(grid, a=f, u=u[:, :8])
     with pytest.raises(ValueError, match="1 domains for 2 samples"):
         Dataset([grid], a=f, u=u)
-    with pytest.raises(ValueError, match="a dataset holds"):
-        Dataset(grid, a=f.half(), u=u).save("/tmp/never")
+    with pytest.raises(ValueError, match="a dataset on disk holds"):
+        Dataset(grid, a=f.half(), u=u).save(tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+    for name in ("domain", "outputs", "self", "fields"):
+        assert Dataset.of(grid, {name: f, "u": u}).inputs == (name,)
+    for name in ("", "a/b", "."):
+        with pytest.raises(ValueError, match="a field cannot be called"):
+            Dataset.of(grid, {name: f, "u": u})
+    with pytest.raises(ValueError, match=r"field 'a' of sample 1 has shape \(8,\)"):
+        Dataset(grid, a=[f[0], f[1][:8]], u=u)
+    with pytest.raises(ValueError, match="no samples"):
+        Dataset(grid, a=f, u=u).take(0).save(tmp_path / "never")

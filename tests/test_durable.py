@@ -3,26 +3,26 @@ import os
 
 import pytest
 
-from gkn.durable import CorruptFile, read_sealed_json, remove_unfinished, replacing, write_sealed_json
+from gkn.durable import CorruptFile, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 
 
-def test_replacing_is_all_or_nothing(tmp_path):
+def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    path.write_text("old")
+    write(path, b"old")
 
-    def stopped_half_way():
-        with replacing(path) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError("stop")
+    def fails(*_):
+        raise OSError(28, "No space left on device")
 
-    with pytest.raises(RuntimeError, match="stop"):
-        stopped_half_way()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file"]
-    with replacing(path) as temporary:
-        temporary.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
+    for call in ("gkn.durable.sync", "os.rename"):
+        with monkeypatch.context() as patch:
+            patch.setattr(call, fails)
+            with pytest.raises(OSError, match=r"No space left on device.*file") as caught:
+                write(path, b"new")
+            assert (caught.value.errno, caught.value.filename) == (28, str(path))  # and says where
+        assert path.read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["file"]
+    write(path, b"new")
+    assert path.read_bytes() == b"new"
 
 
 def test_a_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, monkeypatch):
@@ -31,20 +31,21 @@ def test_a_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, mo
     rename, fsync = os.rename, os.fsync
     monkeypatch.setattr(os, "rename", lambda a, b: (order.append("rename"), rename(a, b)))
     monkeypatch.setattr(os, "fsync", lambda fd: (order.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
-    with replacing(tmp_path / "file") as temporary:
-        temporary.write_text("x")
-    assert [entry if entry == "rename" else os.path.basename(entry)[:4] for entry in order] == [
-        "file",
-        "rename",
-        tmp_path.name[:4],
-    ]
+    write(tmp_path / "file", b"x")
+    assert [os.path.basename(entry).partition(".tmp-")[0] for entry in order] == ["file", "rename", tmp_path.name]
 
 
-def test_unfinished_files_are_removed(tmp_path):
-    (tmp_path / "a.h5.tmp-12-ab").write_text("x")
-    (tmp_path / "a.h5").write_text("x")
-    remove_unfinished(tmp_path)
-    assert os.listdir(tmp_path) == ["a.h5"]
+def test_unfinished_files_are_ours_alone(tmp_path):
+    for name in ("a.h5", "a.h5.tmp-12-0123abcd", "b.h5.tmp-12-0123abcd", "a.h5.tmp-old", "notes.tmp-1-2"):
+        (tmp_path / name).write_text("x")
+    assert [path.name for path in unfinished(tmp_path, lambda name: name == "a.h5")] == ["a.h5.tmp-12-0123abcd"]
+
+
+def test_new_folders_are_synced_into_their_parents(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("gkn.durable.sync", lambda path: synced.append(path))
+    make_folder(tmp_path / "a/b")
+    assert set(synced) == {tmp_path, tmp_path / "a"}
 
 
 def test_sealed_json(tmp_path):

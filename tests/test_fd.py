@@ -219,6 +219,10 @@ def test_residual(darcy):
     assert (shifted > 1e-2).all()
     assert darcy_residual(grid, a[1:2], u[:1]) > 1e-2  # another sample's coefficient
     assert darcy_residual(grid, a, u, 2.0).min() > 0.4
+    f = torch.ones_like(u)
+    f[1] *= 1e200
+    alone = darcy_residual(grid, a[0], 2 * u[0], f[0])
+    torch.testing.assert_close(darcy_residual(grid, a[:2], 2 * u[:2], f[:2])[0], alone)  # whatever is beside it
     g = torch.sin(5 * grid.points[:, 0])
     assert darcy_residual(grid, a, solve_darcy(grid, a, 0.0, g), 0.0).max() < 1e-9  # the boundary drives it alone
 
@@ -241,5 +245,12 @@ def test_bad_sources_and_shapes():
         solve_darcy(grid, 1.0, tol=1e-15)
     with pytest.raises(ValueError, match="a must be > 0"):
         darcy_residual(grid, -1.0, torch.zeros(25, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"g of shape \(16, 1\)"):
+        solve_darcy(grid, 1.0, 1.0, lambda x: x[:, :1])
+    with pytest.raises(ValueError, match="a must be real"):
+        solve_darcy(grid, torch.ones(25, dtype=torch.complex128))
+    expected = solve_darcy(grid, 1.0, 1.0, 2.0)
+    for g in (lambda x: 2.0, lambda x: np.full(len(x), 2.0), np.full(25, 2.0)):
+        torch.testing.assert_close(solve_darcy(grid, 1.0, 1.0, g), expected)
     with pytest.raises(ValueError, match="per node"):
         solve_darcy(grid, 1.0, per="cell")

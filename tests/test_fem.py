@@ -10,15 +10,16 @@ from gkn.pde import problems
 
 
 def norms(mesh, u, problem):
-    """L2 error at the nodes, and H1 error of the gradient, by a rule of degree 2 on each cell."""
+    """L2 error and H1 error (of the gradient), by the midpoints of the edges, a rule of degree 2 on each cell."""
     p, q, r = mesh.points[mesh.cells].unbind(1)
     jacobian = torch.stack([q - p, r - p], -1)
     du = torch.stack([u[mesh.cells[:, 1]] - u[mesh.cells[:, 0]], u[mesh.cells[:, 2]] - u[mesh.cells[:, 0]]], -1)
     gradient = torch.linalg.solve(jacobian.mT, du)
-    h1 = 0.0
-    for middle in ((p + q) / 2, (q + r) / 2, (r + p) / 2):
+    l2 = h1 = 0.0
+    at_p, at_q, at_r = u[mesh.cells].unbind(1)
+    for middle, value in (((p + q) / 2, (at_p + at_q) / 2), ((q + r) / 2, (at_q + at_r) / 2), ((r + p) / 2, (at_r + at_p) / 2)):
+        l2 += float(((problem.u(middle) - value) ** 2 * mesh.areas / 3).sum())
         h1 += float((((problem.grad_u(middle) - gradient) ** 2).sum(-1) * mesh.areas / 3).sum())
-    l2 = float((mesh.weights * (u - problem.u(mesh.points)) ** 2).sum())
     return math.sqrt(l2), math.sqrt(h1)
 
 
@@ -37,13 +38,14 @@ def refinements(mesh, times):
 
 @pytest.mark.parametrize("mesh", [lambda: Mesh.square(0.1), lambda: Mesh.holes(0.1), lambda: Mesh.l_shape(0.1)])
 def test_second_order_in_l2_first_in_h1(mesh):
-    (l2, h1), (error, _) = slopes(refinements(mesh(), 3), problems.sine())
+    (l2, h1), (error, gradient) = slopes(refinements(mesh(), 3), problems.sine())
     assert 1.9 <= l2 <= 2.1
     assert 0.9 <= h1 <= 1.1
-    assert error < 1e-4
+    assert error < 4e-4
+    assert gradient < 0.09
 
 
-@pytest.mark.parametrize(("problem", "bound"), [(problems.disk_constant(), 2e-5), (problems.disk_smooth(), 8e-5)])
+@pytest.mark.parametrize(("problem", "bound"), [(problems.disk_constant(), 9e-5), (problems.disk_smooth(), 6e-4)])
 def test_on_the_disk(problem, bound):
     """Polygons approach the disk as h^2, which costs no order; these are not nested, so the band is wider."""
     (l2, h1), (error, _) = slopes([Mesh.disk(h) for h in (0.2, 0.1, 0.05, 0.025)], problem)
@@ -73,6 +75,7 @@ def test_coefficient_per_node_per_cell_and_as_a_function():
     nodal = problem.a(mesh.points)
     u = solve_darcy(mesh, nodal, problem.f)
     torch.testing.assert_close(solve_darcy(mesh, nodal[mesh.cells].mean(1), problem.f), u)
+    torch.testing.assert_close(solve_darcy(mesh, nodal[mesh.cells].mean(1).numpy(), problem.f), u)
     torch.testing.assert_close(solve_darcy(mesh, problem.a, problem.f), u)
     batch = solve_darcy(mesh, torch.stack([nodal, 2 * nodal]), torch.stack([problem.f(mesh.points)] * 2))
     torch.testing.assert_close(batch[1], batch[0] / 2)
@@ -95,6 +98,23 @@ def test_without_an_oracle(rng):
     place[order] = torch.arange(len(mesh))
     shuffled = Mesh(mesh.points[order], place[mesh.cells])
     torch.testing.assert_close(solve_darcy(shuffled, a[:, order]), u[:, order], rtol=0, atol=1e-13)
+
+
+def test_what_flows_out_is_what_comes_in(rng):
+    """Tested with the function 1, the equation says: the nodal fluxes on the boundary sum to the integral of f."""
+    mesh = Mesh.holes(0.08)
+    a = two_phase(GaussianField(3.0, 2.0, modes=32).sample(mesh, 1, rng))[0]
+    u = solve_darcy(mesh, a)
+    p, q, r = mesh.points[mesh.cells].unbind(1)
+    jacobian = torch.stack([q - p, r - p], -1)
+    shape_gradients = torch.linalg.solve(jacobian.mT, torch.tensor([[-1.0, 1, 0], [-1, 0, 1]], dtype=torch.float64))
+    flux = a[mesh.cells].mean(1)[:, None] * (shape_gradients @ u[mesh.cells].unsqueeze(-1)).squeeze(-1)
+    tested = torch.einsum("cd,cdk,c->ck", flux, shape_gradients, mesh.areas)
+    reaction = (
+        torch.zeros(len(mesh), dtype=torch.float64).index_add(0, mesh.cells.reshape(-1), tested.reshape(-1)) - mesh.weights
+    )
+    assert float(reaction[~mesh.boundary].abs().max()) < 1e-12  # inside: the equation, assembled once more
+    assert float(-reaction[mesh.boundary].sum()) == pytest.approx(mesh.measure, rel=1e-10)
 
 
 def test_finite_differences_agree_with_finite_elements():

@@ -103,11 +103,12 @@ def test_a_box_of_another_size_is_a_change_of_variables(rng):
 
 
 def test_sampling_in_chunks_draws_the_same_functions(monkeypatch):
-    field = GaussianField(3.0, 2.0, modes=8)
+    field = GaussianField(3.0, 2.0, modes=5)
     whole = field.sample(Grid(5), 10, torch.Generator().manual_seed(0))
     cloud = Cloud(Grid(5).points)
-    monkeypatch.setattr("gkn.fields._CHUNK", 3 * 64)  # three functions, or a few points, at a time
+    monkeypatch.setattr("gkn.fields._CHUNK", 3 * 25)  # three functions, or a few points, at a time
     torch.testing.assert_close(field.sample(Grid(5), 10, torch.Generator().manual_seed(0)), whole, atol=1e-13, rtol=0)
+    torch.testing.assert_close(field.sample(Grid(5), 4, torch.Generator().manual_seed(0)), whole[:4], atol=1e-13, rtol=0)
     torch.testing.assert_close(field.sample(cloud, 10, torch.Generator().manual_seed(0)), whole, atol=1e-13, rtol=0)
 
 
@@ -119,6 +120,15 @@ def test_points_outside_and_impossible_fields():
         series(torch.tensor([[0.5, float("nan")]], dtype=torch.float64))
     with pytest.raises(ValueError, match="alpha > dim/2"):
         GaussianField(1.0, 1.0, dim=2)
+    for wrong in (
+        {"scale": math.inf},
+        {"lower": -math.inf},
+        {"tau": 1e-200, "constant": True},
+        {"tau": 1e200},
+        {"modes": 10**5},
+    ):
+        with pytest.raises(ValueError, match=r"finite|too many"):
+            GaussianField(**{"tau": 3.0, "alpha": 2.0, **wrong})
     with pytest.raises(ValueError, match="infinite variance"):
         GaussianField(0.0, 2.0, constant=True)
     with pytest.raises(ValueError, match="dimension 2 was asked for on a grid of dimension 1"):
@@ -127,8 +137,12 @@ def test_points_outside_and_impossible_fields():
 
 def test_two_phase():
     assert two_phase(torch.tensor([-1.0, 0.0, 2.0])).tolist() == [3, 12, 12]
+    assert two_phase(torch.tensor([-1.0, 1.0], dtype=torch.float64), 0.7, 1.1).tolist() == [0.7, 1.1]  # not through float32
+    assert two_phase(torch.tensor([-1, 1]), 0.5, 3.7).tolist() == [0.5, 3.7]
     with pytest.raises(ValueError, match="0 < low <= high"):
         two_phase(torch.zeros(1), low=-1)
+    with pytest.raises(ValueError, match="must be finite"):
+        two_phase(torch.tensor([0.0, math.nan]))
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
@@ -191,5 +205,9 @@ def test_a_mesh_sees_the_same_smooth_function_as_a_grid():
 def test_smooth_refuses_nonsense():
     with pytest.raises(ValueError, match="a length > 0"):
         smooth(Grid(3), torch.ones(9), 0.0)
+    with pytest.raises(ValueError, match="a length > 0"):
+        smooth(Grid(3), torch.ones(9), 1e-160)
     with pytest.raises(ValueError, match="9 points"):
         smooth(Grid(3), torch.ones(8), 0.1)
+    for domain in (Grid(3), Cloud(Grid(3).points)):
+        torch.testing.assert_close(smooth(domain, torch.full((9,), 7), 0.3)[0], torch.full((9,), 7.0, dtype=torch.float64))

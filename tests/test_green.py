@@ -60,5 +60,7 @@ def test_points_outside():
         green_interval(torch.tensor(1.5), torch.tensor(0.5))
     with pytest.raises(ValueError, match="outside the unit disk"):
         green_disk(torch.tensor([0.9, 0.9]), torch.tensor([0.0, 0.0]))
+    with pytest.raises(ValueError, match="points of the plane"):
+        green_disk(torch.tensor([0.1, 0.1, 0.1]), torch.tensor([0.0, 0.0, 0.0]))
     with pytest.raises(ValueError, match="must be finite"):
         green_disk(torch.tensor([math.nan, 0.9]), torch.tensor([0.0, 0.0]))

@@ -1,9 +1,12 @@
 """Each format on files written here; then damaged and hostile ones."""
 
+import base64
 import io
 import os
 import pickle
+import re
 import zipfile
+import zlib
 
 import h5py
 import meshlane
@@ -75,6 +78,28 @@ def test_mat_without_smoothed_features_and_without_sol(arrays, tmp_path):
         import_files([tmp_path / "y.mat"])
 
 
+def test_mat_of_one_sample(arrays, tmp_path):
+    scipy.io.savemat(tmp_path / "x.mat", {"coeff": arrays["coeff"][0], "sol": arrays["sol"][0]})
+    dataset = import_files([tmp_path / "x.mat"])
+    assert (len(dataset), dataset.domain) == (1, Grid(S))
+
+
+@pytest.mark.parametrize("write", [scipy.io.savemat, lambda path, arrays: write_mat_73(path, arrays)], ids=["v5", "v7.3"])
+def test_what_does_not_fit_is_refused_before_it_is_read(write, arrays, tmp_path, monkeypatch):
+    write(tmp_path / "x.mat", arrays)
+    monkeypatch.setattr("gkn.storage.available_memory", lambda: 2 * 8 * N * S * S - 1)
+    with pytest.raises(UnreadableFile, match=r"claims .* GiB"):
+        import_files([tmp_path / "x.mat"])
+
+
+def test_clouds_that_differ_in_weights_are_not_one(tmp_path):
+    x = np.random.default_rng(0).random((20, 2))
+    for i in (1, 2):
+        np.savez(tmp_path / f"{i}.npz", points=x, weights=np.full(20, float(i)), a=x[:, 0], u=x[:, 1])
+    dataset = import_files([tmp_path / "1.npz", tmp_path / "2.npz"])
+    assert [float(sample.weights[0]) for sample in dataset] == [1, 2]
+
+
 def test_neuraloperator_pt(tmp_path, rng):
     x = torch.rand(N, S, S, generator=rng) > 0.5
     y = torch.rand(N, S, S, generator=rng)
@@ -134,6 +159,20 @@ def test_plain_points_and_fields(write, tmp_path):
     write(tmp_path / f"grid.{suffix}", {"points": Grid(4).points.numpy(), "a": np.ones((2, 16)), "u": np.ones((2, 16))})
     assert import_files([tmp_path / f"grid.{suffix}"]).domain == Grid(4)
 
+    write(
+        tmp_path / f"own.{suffix}",
+        {"points": Grid(4).points.numpy(), "boundary": np.ones(16), "a": np.ones(16), "u": np.ones(16)},
+    )
+    assert import_files([tmp_path / f"own.{suffix}"]).domain.boundary.all()  # a boundary of one's own is kept
+    write(tmp_path / f"other.{suffix}", {**given, "weights": np.ones(len(mesh))})
+    with pytest.raises(UnreadableFile, match="not those of the cells"):
+        import_files([tmp_path / f"other.{suffix}"])
+    write(tmp_path / f"nan.{suffix}", {"points": x, "a": np.ones((2, 20)), "u": np.full((2, 20), np.nan)})
+    with pytest.raises(UnreadableFile, match="field u of sample 0 is not finite"):
+        import_files([tmp_path / f"nan.{suffix}"])
+    write(tmp_path / f"names.{suffix}", {"points": x, "domain": np.ones(20), "outputs": np.ones(20), "u": np.ones(20)})
+    assert import_files([tmp_path / f"names.{suffix}"]).inputs == ("domain", "outputs")
+
     with pytest.raises(ValueError, match="no field 'u' to be the output; it has k, p"):
         import_files([tmp_path / f"cloud.{suffix}"])
     write(tmp_path / f"bad.{suffix}", {"points": x, "a": np.ones((N, 19)), "u": np.ones((N, 20))})
@@ -149,7 +188,7 @@ def write_mesh(path, mesh, cells=None, **point_data):
     meshlane.write(path, meshlane.Mesh(points, cells or [("triangle", mesh.cells.numpy())], point_data=point_data))
 
 
-@pytest.mark.parametrize("suffix", ["vtu", "vtk", "xdmf"])
+@pytest.mark.parametrize("suffix", ["vtu", "vtk"])
 def test_mesh_files(suffix, tmp_path):
     meshes = [Mesh.disk(h) for h in (0.5, 0.4)]
     for i, mesh in enumerate(meshes):
@@ -164,6 +203,18 @@ def test_mesh_files(suffix, tmp_path):
     same = import_files([tmp_path / f"0.{suffix}"] * 3)
     assert same.one_domain
     assert len(same) == 3
+
+
+def test_names_that_meet(tmp_path):
+    mesh = Mesh.square(0.5)
+    x = mesh.points.numpy()
+    write_mesh(tmp_path / "x.vtu", mesh, v_0=x[:, 0], v=x, u=x[:, 0])
+    with pytest.raises(UnreadableFile, match="two fields would be called 'v_0'"):
+        import_files([tmp_path / "x.vtu"])
+    np.savez(tmp_path / "1.npz", points=x)
+    np.savez(tmp_path / "2.npz", points=2 * x)
+    with pytest.raises(UnreadableFile, match="only points"):
+        import_files([tmp_path / "1.npz", tmp_path / "2.npz"])
 
 
 def test_meshes_that_need_repair(tmp_path):
@@ -249,10 +300,11 @@ def object_h5(path, marker):
 def link_h5(path, marker):
     secret = path.with_name("secret.h5")
     with h5py.File(secret, "w") as file:
-        file["points"] = np.zeros((2, 2))
+        file["a"] = np.ones((1, 2))
     with h5py.File(path, "w") as file:
-        file["points"] = h5py.ExternalLink(str(secret), "points")
-        file["nu"] = h5py.SoftLink("/points")
+        file["points"] = np.zeros((2, 2))
+        file["u"] = np.ones((1, 2))
+        file["a"] = h5py.ExternalLink(str(secret), "a")
 
 
 def raw_h5(path, marker):
@@ -285,6 +337,21 @@ def claiming_h5(path, marker):
         file.create_dataset("points", (10**7, 10**7), "f8", chunks=(100, 100))
 
 
+def linked_mat73(path, marker):
+    secret = path.with_name("secret.h5")
+    with h5py.File(secret, "w") as file:
+        file["coeff"] = np.ones((3, 3, 1))
+    with h5py.File(path, "w") as file:
+        file["coeff"] = h5py.ExternalLink(str(secret), "coeff")
+        file["sol"] = np.ones((3, 3, 1))
+
+
+def filtered_h5(path, marker):
+    with h5py.File(path, "w") as file:
+        file["points"], file["u"] = np.zeros((2, 2)), np.ones((1, 2))
+        file.create_dataset("a", data=np.ones((1, 2)), scaleoffset=3)
+
+
 def claiming_mat73(path, marker):
     with h5py.File(path, "w") as file:
         for name in ("coeff", "sol"):
@@ -314,19 +381,55 @@ def xml_bomb(path, marker):
     path.write_text("\n".join([*lines, "]>", "<VTKFile type='UnstructuredGrid'>&a11;</VTKFile>"]))
 
 
+def reaching_xdmf(path, marker):
+    """XDMF may name any file on the machine as the place of its numbers."""
+    mesh = Mesh.square(0.5)
+    write_mesh(path, mesh, a=np.ones(len(mesh)), u=np.ones(len(mesh)))
+
+
+def growing_pt(path, marker):
+    """The pickle asks for bytearray(2**38), which torch's own list of safe names allows."""
+    torch.save({"x": torch.zeros(1, 3, 3), "y": torch.zeros(1, 3, 3)}, path)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in entries.items():
+            archive.writestr(
+                name, b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x40\x85R." if name.endswith(".pkl") else value
+            )
+
+
+def twice_mat(path, marker):
+    scipy.io.savemat(path, {"coeff": np.ones((1, 3, 3)), "sol": np.ones((1, 3, 3))})
+    good = path.read_bytes()
+    path.write_bytes(good + good[128:])
+
+
+def bomb_vtu(path, marker):
+    """Unpacks to more than the memory the test allows."""
+    mesh = Mesh.square(0.5)
+    write_mesh(path, mesh, a=np.ones(len(mesh)), u=np.ones(len(mesh)))
+    zeros = zlib.compress(bytes(2**30), 9)
+    head = np.array([1, 2**30, 2**30, len(zeros)], dtype=np.uint32).tobytes()
+    text = (base64.b64encode(head) + base64.b64encode(zeros)).decode()
+    path.write_text(re.sub(r'(Name="a"[^>]*>)[^<]*', lambda match: match[1] + text, path.read_text()))
+
+
 HOSTILE = {
-    "pt": [pickled_pt, old_pt, expanding_pt, squeezed_pt, list_pt],
+    "xdmf": [reaching_xdmf],
+    "pt": [growing_pt, pickled_pt, old_pt, expanding_pt, squeezed_pt, list_pt],
     "npz": [object_npz, object_npy_in_npz, claiming_npz],
-    "h5": [object_h5, link_h5, raw_h5, virtual_h5, claiming_h5],
-    "mat": [object_mat, claiming_mat73],
-    "vtu": [xml_bomb],
+    "h5": [filtered_h5, object_h5, link_h5, raw_h5, virtual_h5, claiming_h5],
+    "mat": [twice_mat, linked_mat73, object_mat, claiming_mat73],
+    "vtu": [xml_bomb, bomb_vtu],
 }
 
 
 @pytest.mark.parametrize(("suffix", "write"), [(s, w) for s, writers in HOSTILE.items() for w in writers])
-def test_hostile_files_are_refused_and_run_nothing(suffix, write, tmp_path):
+def test_hostile_files_are_refused_and_run_nothing(suffix, write, tmp_path, monkeypatch):
     path, marker = tmp_path / f"x.{suffix}", tmp_path / "marker"
     write(path, marker)
+    monkeypatch.setattr("gkn.importers.available_memory", lambda: 2**30)  # a small machine
     with pytest.raises(UnreadableFile, match=rf"x\.{suffix}"):
         import_files([path])
     assert not marker.exists()
@@ -375,5 +478,5 @@ def test_missing_and_unknown_files(tmp_path):
     with pytest.raises(ValueError, match="no file"):
         import_files([])
     (tmp_path / "x.docx").write_text("words")
-    with pytest.raises(UnreadableFile, match=r"x\.docx: cannot be read"):
+    with pytest.raises(UnreadableFile, match=r"x\.docx: \.docx files are not read; there are \.mat"):
         import_files([tmp_path / "x.docx"])

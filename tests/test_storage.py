@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gkn import Darcy, Dataset, Mesh, make_dataset
+from gkn import Darcy, DarcyMesh, Dataset, Mesh, make_dataset
 from gkn.durable import sha256, write_sealed_json
 from gkn.storage import ExistingDataset, Manifest, writing
 
@@ -16,59 +16,76 @@ from gkn.storage import ExistingDataset, Manifest, writing
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Three shards on a mesh of its own, so that every kind of file is there."""
-    folder = tmp_path_factory.mktemp("data") / "d"
     mesh = Mesh.square(0.25)
     a = torch.rand(6, len(mesh), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return saved_in_three(Dataset(mesh, a=a, u=a + 1), tmp_path_factory.mktemp("data") / "d")
+
+
+@pytest.fixture(scope="module")
+def meshes(tmp_path_factory):
+    """Three shards whose samples each have a mesh of their own."""
+    return saved_in_three(make_dataset(DarcyMesh(size=5, modes=4, vary=True), 6), tmp_path_factory.mktemp("data") / "d")
+
+
+def saved_in_three(dataset, folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.dataset.SHARD_BYTES", 2 * 2 * len(mesh) * 8)
-        Dataset(mesh, a=a, u=a + 1).save(folder)
+        patch.setattr("gkn.dataset.SHARD_BYTES", 2 * sum(dataset.value(name, 0).nbytes for name in dataset.names))
+        dataset.save(folder)
+    assert len(Dataset.open(folder).manifest.shards) == 3
     return folder
 
 
 def read_everything(folder):
-    dataset = Dataset.open(folder)
-    return {name: dataset.field(name) for name in dataset.names}
+    return [(sample.x, sample.a, sample.u) for sample in Dataset.open(folder)]
 
 
 @pytest.fixture
 def copy(made, tmp_path):
-    shutil.copytree(made, tmp_path / "d")
-    return tmp_path / "d"
+    return shutil.copytree(made, tmp_path / "d")
+
+
+@pytest.fixture(params=["made", "meshes"])
+def either(request, tmp_path):
+    return shutil.copytree(request.getfixturevalue(request.param), tmp_path / "d")
+
+
+def files(folder):
+    return sorted(path for path in folder.iterdir() if path.name != ".lock")
 
 
 def test_files(made):
     shards = [f"shard-0000{i}.h5" for i in range(3)]
-    assert sorted(path.name for path in made.iterdir()) == ["dataset.json", "domain.h5", *shards]
+    assert sorted(path.name for path in made.iterdir()) == [".lock", "dataset.json", "domain.h5", *shards]
 
 
-def test_every_flipped_bit_is_noticed_and_its_file_named(copy):
+def test_every_flipped_bit_is_noticed_and_its_file_named(either):
     """200 single-bit flips: each file gets its share, first and last byte included."""
     random.seed(0)
-    files = sorted(copy.iterdir())
+    every = files(either)
     for trial in range(200):
-        path = files[trial % len(files)]
+        path = every[trial % len(every)]
         good = path.read_bytes()
-        at = [0, len(good) - 1][trial // len(files)] if trial < 2 * len(files) else random.randrange(len(good))
+        at = [0, len(good) - 1][trial // len(every)] if trial < 2 * len(every) else random.randrange(len(good))
         bad = bytearray(good)
         bad[at] ^= 1 << random.randrange(8)
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=path.name):
-            read_everything(copy)
+            read_everything(either)
         path.write_bytes(good)
-    read_everything(copy)
+    read_everything(either)
 
 
-def test_every_truncation_is_noticed_and_its_file_named(copy):
+def test_every_truncation_is_noticed_and_its_file_named(either):
     random.seed(1)
-    files = sorted(copy.iterdir())
+    every = files(either)
     for trial in range(60):
-        path = files[trial % len(files)]
+        path = every[trial % len(every)]
         good = path.read_bytes()
         path.write_bytes(good[: random.choice([0, 1, len(good) // 2, len(good) - 1, random.randrange(len(good))])])
         with pytest.raises(ValueError, match=path.name):
-            read_everything(copy)
+            read_everything(either)
         path.write_bytes(good)
-    read_everything(copy)
+    read_everything(either)
 
 
 def test_swapped_shards_are_noticed(copy):
@@ -93,44 +110,121 @@ def test_a_manifest_with_other_fields_is_refused(copy, change):
         Dataset.open(copy)
 
 
-def test_a_shard_may_not_point_out_of_its_folder(copy):
-    value = Manifest.read(copy).json()
-    value["shards"][0]["file"] = "../secret.h5"
-    write_sealed_json(copy / "dataset.json", value)
-    with pytest.raises(ValueError, match="makes no sense"):
-        Dataset.open(copy)
-
-
-def external(file):
+def link(file, shape):
     file["fields/a"] = h5py.ExternalLink("/etc/hostname", "/x")
 
 
-def elsewhere(file):
-    file.create_dataset("fields/a", (2, 8), "f8", external=[("/etc/passwd", 0, 128)])
+def link_on_the_way(file, shape):
+    with h5py.File(file.filename + ".elsewhere", "w") as other:
+        other["fields/a"], other["fields/u"] = np.ones(shape), np.ones(shape)
+    del file["fields"]
+    file["fields"] = h5py.ExternalLink(file.filename + ".elsewhere", "/fields")
 
 
-def huge(file):
+def elsewhere(file, shape):
+    file.create_dataset("fields/a", shape, "f8", external=[("/dev/zero", 0, 8 * shape[0] * shape[1])])
+
+
+def virtual(file, shape):
+    layout = h5py.VirtualLayout(shape, "f8")
+    layout[:] = h5py.VirtualSource("/etc/passwd", "x", shape)
+    file.create_virtual_dataset("fields/a", layout)
+
+
+def filtered(file, shape):
+    space, kind = h5py.h5s.create_simple(shape), h5py.h5t.NATIVE_DOUBLE
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk(shape)
+    properties.set_filter(h5py.h5z.FILTER_SCALEOFFSET, 0, (0, 3))
+    h5py.h5d.create(file["fields"].id, b"a", kind, space, properties)
+
+
+def huge(file, shape):
     file.create_dataset("fields/a", (10**7, 10**7), "f8", chunks=(1, 1000))
 
 
-def objects(file):
+def other_shape(file, shape):
+    file.create_dataset("fields/a", (shape[0], shape[1] + 1), "f8")
+
+
+def objects(file, shape):
     file.create_dataset("fields/a", (2,), h5py.string_dtype())
 
 
-@pytest.mark.parametrize("write", [external, elsewhere, huge, objects], ids=lambda f: f.__name__)
-def test_hostile_shards(copy, write):
-    """A hostile author can hash what they like: swap in a shard of their own and list its hash."""
-    path = copy / "shard-00000.h5"
-    path.unlink()
-    with h5py.File(path, "w") as file:
+def replace_shard(folder, write):
+    """A hostile author can hash what they like: put a shard of their own in place of ours and list its hash."""
+    path = folder / "shard-00000.h5"
+    with h5py.File(path, "r+") as file:
         write(file)
-    value = Manifest.read(copy).json()
+    value = Manifest.read(folder).json()
     value["shards"][0]["sha256"] = sha256(path)
-    write_sealed_json(copy / "dataset.json", value)
+    write_sealed_json(folder / "dataset.json", value)
+
+
+HOSTILE = [link, link_on_the_way, elsewhere, virtual, filtered, huge, other_shape, objects]
+
+
+@pytest.mark.parametrize("write", HOSTILE, ids=lambda f: f.__name__)
+def test_hostile_shards(copy, write):
+    def spoil(file):
+        shape = file["fields/a"].shape
+        del file["fields/a"]
+        write(file, shape)
+
+    replace_shard(copy, spoil)
     with pytest.raises(ValueError, match=r"shard-00000\.h5"):
         Dataset.open(copy).field("a")
     with pytest.raises(ValueError, match=r"shard-00000\.h5"):
         Dataset.open(copy).value("a", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("node_ptr", [0, 10**12, 2 * 10**12]),
+        ("node_ptr", [0, 20, 10]),
+        ("node_ptr", [0, 3]),
+        ("cell_ptr", [5, 6, 7]),
+        ("points", [1.0]),
+    ],
+)
+def test_hostile_offsets(meshes, name, value, tmp_path):
+    folder = shutil.copytree(meshes, tmp_path / "d")
+
+    def spoil(file):
+        del file[name]
+        file[name] = np.array(value)
+
+    replace_shard(folder, spoil)
+    with pytest.raises(ValueError, match=r"shard-00000\.h5"):
+        read_everything(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": "many"},
+        {"domain": {}},
+        {"domain": {"kind": "grid"}},
+        {"domain": {"kind": "mesh", "points": 3, "dim": 2}},
+        {"recipe": 1},
+    ],
+)
+def test_a_manifest_of_other_kinds_is_refused(copy, change):
+    write_sealed_json(copy / "dataset.json", {**Manifest.read(copy).json(), **change})
+    with pytest.raises(ValueError, match=r"dataset\.json"):
+        Dataset.open(copy)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("start", "x"), ("count", 0), ("file", "../secret.h5"), ("file", 3), ("bytes", None)]
+)
+def test_a_shard_entry_that_makes_no_sense_is_refused(copy, key, value):
+    given = Manifest.read(copy).json()
+    given["shards"][0][key] = value
+    write_sealed_json(copy / "dataset.json", given)
+    with pytest.raises(ValueError, match=r"dataset\.json"):
+        Dataset.open(copy)
 
 
 def test_another_dataset_is_never_overwritten_unless_forced(tmp_path):
@@ -157,6 +251,23 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path):
     make_dataset(small, 1, 0, tmp_path, force=True)
     make_dataset(small, 2, 0, tmp_path, force=True)
     assert (tmp_path / "thesis.tex").read_text() == "words"
+
+
+@pytest.mark.parametrize("name", ["shard-precious.h5", "shard-00000.h5", "domain.h5", "notes.tmp-old", "x.tmp-1-0123abcd"])
+def test_nothing_of_others_is_removed(name, tmp_path):
+    (tmp_path / name).write_text("mine")
+    for recipe in (Darcy(size=9, modes=8), DarcyMesh(size=5, modes=4)):
+        with pytest.raises(ExistingDataset, match="is not empty and holds no dataset"):
+            make_dataset(recipe, 1, 0, tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_force_removes_nothing_before_the_new_recipe_is_known_to_work(tmp_path):
+    make_dataset(Darcy(size=9, modes=8), 1, 0, tmp_path)
+    for parameters in ({"low": -1}, {"f": float("nan")}, {"size": 2}, {"alpha": 0.5}, {"dim": 7}):
+        with pytest.raises(ValueError, match=r"needed|needs|must|only for"):
+            make_dataset(Darcy(**{"size": 9, "modes": 8, **parameters}), 1, 0, tmp_path, force=True)
+    assert len(Dataset.open(tmp_path)) == 1
 
 
 def test_two_writers_do_not_meet(tmp_path):

@@ -59,6 +59,7 @@ def _warm_heap() -> None:
 
 
 def residual(grid: Grid, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]:
+    u = torch.as_tensor(u)
     device = u.device
     given = [values(grid, data, name).to(device) for data, name in ((a, "a"), (u, "u"), (f, "f"))]
     check_positive(given[0])
@@ -73,7 +74,7 @@ def residual(grid: Grid, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]
         inside = laplacian.zero_boundary(u[part].clone())
         right = laplacian.zero_boundary(f[part].clone()) - diffusion(u[part] - inside)
         r = right - diffusion(inside)
-        size = right.abs().amax().clamp_min(torch.finfo(torch.float64).tiny)
+        size = right.abs().flatten(1).amax(1).clamp_min(torch.finfo(torch.float64).tiny).reshape(-1, *(1,) * grid.dim)
         out[part] = _norm(laplacian, r / size) / _norm(laplacian, right / size).clamp_min(torch.finfo(torch.float64).tiny)
     return out.reshape(batch)
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gkn.domain import Data, Mesh, boundary_values, check_finite, flat_batch, values
-from gkn.pde.fd import check_positive
+from gkn.domain import Data, Mesh, at_points, boundary_values, check_finite, flat_batch, real, values
+from gkn.pde.fd import NotConverged, check_positive
 
 Array = NDArray[Any]
 
@@ -28,12 +28,16 @@ def solve(mesh: Mesh, a: Data, f: Data, g: Data, *, per: Literal["node", "cell"]
     for i in range(len(u) if len(inner) else 0):
         stiffness = system.stiffness(a_cells[i].numpy())
         right = load[i].numpy()[inner] - stiffness[inner][:, edge] @ u[i].numpy()[edge]
-        factor = splu(stiffness[inner][:, inner].tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+        try:
+            factor = splu(stiffness[inner][:, inner].tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+        except RuntimeError as error:
+            raise NotConverged(f"solve_darcy: the matrix of sample {i} is singular in float64; scale a ({error})") from error
         u[i, inner] = torch.from_numpy(factor.solve(right))
     return u.reshape(*batch, len(mesh)).to(a.device if isinstance(a, Tensor) else "cpu")
 
 
 def residual(mesh: Mesh, a: Data, u: Tensor, f: Data, *, per: Literal["node", "cell"] | None = None) -> Float[Tensor, "*batch"]:
+    u = torch.as_tensor(u)
     system, device = _System(mesh), u.device
     a_cells, load, u = system.coefficient(a, per), system.load(f), values(mesh, u, "u").cpu()
     batch, (a_cells, load, u) = flat_batch(a_cells, load, u)
@@ -64,7 +68,9 @@ class _System:
     def coefficient(self, a: Data, per: Literal["node", "cell"] | None) -> Float[Tensor, "*batch C"]:
         """Per cell. Values at nodes are averaged, which integrates their linear interpolant exactly."""
         nodes, cells = len(self.mesh), len(self.mesh.cells)
-        a = a if callable(a) else torch.as_tensor(a, dtype=torch.float64).detach().cpu()
+        if per not in (None, "node", "cell"):
+            raise ValueError(f"per={per!r}: use 'node' or 'cell'")
+        a = a if callable(a) else real(a, "a").cpu()
         if isinstance(a, Tensor) and a.ndim and per != "node" and a.shape[-1] == cells:
             if nodes == cells and per is None:
                 raise ValueError(f"this mesh has {nodes} points and as many cells: say per='node' or per='cell' for a")
@@ -98,10 +104,10 @@ class _System:
 
         if callable(f):
             x = np.moveaxis(np.asarray(self.basis.global_coordinates()), 0, -1)
-            at = f(torch.from_numpy(x.reshape(-1, 2)).double())
+            at = at_points(f, torch.from_numpy(x.reshape(-1, 2)).double(), "f").cpu()
             check_finite(at, "f")
-            batch = [at.double().numpy().reshape(x.shape[:-1])]
-            shape: tuple[int, ...] = ()
+            shape = tuple(at.shape[:-1])
+            batch = [*at.numpy().reshape(-1, *x.shape[:-1])]
         else:
             nodal = values(self.mesh, f, "f").cpu()
             shape = tuple(nodal.shape[:-1])

@@ -19,7 +19,7 @@ def green_interval(x: Float[Tensor, "*#batch"], y: Float[Tensor, "*#batch"]) -> 
     return (x + y - (y - x).abs()) / 2 - x * y
 
 
-def green_disk(x: Float[Tensor, "*#batch 2"], y: Float[Tensor, "*#batch 2"]) -> Float[Tensor, "*batch"]:
+def green_disk(x: Float[Tensor, "*#batch _"], y: Float[Tensor, "*#batch _"]) -> Float[Tensor, "*batch"]:
     """Of the unit disk, for Cartesian points; +inf at x = y.
 
         G(x, y) = -1/(4 pi) ln( |x-y|^2 / (|x|^2 |y|^2 + 1 - 2 x.y) )
@@ -28,6 +28,8 @@ def green_disk(x: Float[Tensor, "*#batch 2"], y: Float[Tensor, "*#batch 2"]) -> 
     that belongs to -Lap: the printed one is that of +Lap.
     """
     for name, z in (("x", x), ("y", y)):
+        if z.shape[-1:] != (2,):
+            raise ValueError(f"green_disk: {name} of shape {tuple(z.shape)}; needed points of the plane, (..., 2)")
         check_finite(z, f"green_disk: {name}")
         flat = z.reshape(-1, 2)
         check_inside(flat.norm(dim=-1) <= 1 + 1e-12, flat, f"green_disk: {name}", "the unit disk")

@@ -76,7 +76,7 @@ def layered(interface: float = 1 / math.e, low: float = 3.0, high: float = 12.0)
     c = (p**2 / low + (1 - p**2) / high) / (2 * (p / low + (1 - p) / high))
 
     def a(x: Tensor) -> Tensor:
-        return torch.where(x[:, 0] < p, low, high).to(x.dtype)
+        return torch.where(x[:, 0] < p, torch.full_like(x[:, 0], low), torch.full_like(x[:, 0], high))
 
     def u(x: Tensor) -> Tensor:
         x = x[:, 0]
