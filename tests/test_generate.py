@@ -254,7 +254,7 @@ def test_a_full_disk_at_the_command_line(faults, point, tmp_path):
 def test_workers_that_outlive_their_run_touch_nothing(tmp_path):
     """kill -9 of the parent leaves its workers at work; what they finish later must not land in what is made there next."""
     folder = tmp_path / "d"
-    process = subprocess.Popen(command(folder, 32, size=241), stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(command(folder, 32, size=421), stderr=subprocess.DEVNULL, start_new_session=True)
     limit = time.monotonic() + 60
     while not [*folder.glob("dataset.json")] and time.monotonic() < limit:
         time.sleep(0.01)
