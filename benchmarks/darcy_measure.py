@@ -6,6 +6,7 @@ python -m benchmarks.darcy_measure [--device cuda]
 import argparse
 import math
 import os
+import tempfile
 
 from benchmarks import record
 from gkn import Darcy, make_dataset
@@ -18,19 +19,23 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--n", type=int, default=1024)
     parser.add_argument("--size", type=int, default=241)
-    parser.add_argument("--out", default="data/darcy241")
     options = parser.parse_args()
-    recipe = Darcy(size=options.size)
-    data = make_dataset(recipe, options.n, 0, options.out, workers=os.cpu_count() or 1, device=options.device)
+    with tempfile.TemporaryDirectory() as folder:  # made by this code, now
+        measure(
+            make_dataset(Darcy(size=options.size), options.n, 0, folder, workers=os.cpu_count() or 1, device=options.device)
+        )
+
+
+def measure(data):
     found, error = {}, {}
     for name in ("a", "u"):
         values = data.field(name)
         each = values.mean(1)
         found[f"mean_{name}"], found[f"std_{name}"] = float(values.mean()), float(values.std())
         # Standard errors by sample, which are independent; points of one sample are not.
-        error[f"mean_{name}"] = float(each.std() / math.sqrt(options.n))
+        error[f"mean_{name}"] = float(each.std() / math.sqrt(len(data)))
         squares = ((values - values.mean()) ** 2).mean(1)
-        error[f"std_{name}"] = float(squares.std() / math.sqrt(options.n) / (2 * values.std()))
+        error[f"std_{name}"] = float(squares.std() / math.sqrt(len(data)) / (2 * values.std()))
         inside = values[:, ~data.domain.boundary]
         found[f"mean_{name}_inside"], found[f"std_{name}_inside"] = float(inside.mean()), float(inside.std())
     print(f"{'':8}{'ours':>12}{'published':>12}{'difference':>12}{'std. error':>12}")
@@ -38,7 +43,7 @@ def main():
         print(f"{key:8}{found[key]:12.5g}{published:12.5g}{found[key] / published - 1:12.2%}{error[key] / published:12.2%}")
     print(f"without the boundary nodes, where u = 0: mean_u {found['mean_u_inside']:.5g}, std_u {found['std_u_inside']:.5g}")
     relative = {key: found[key] / published - 1 for key, published in PUBLISHED.items()}
-    values = {"n": options.n, "size": options.size, "seed": 0, "ours": found, "published": PUBLISHED}
+    values = {"n": len(data), "size": data.domain.size, "seed": 0, "ours": found, "published": PUBLISHED}
     print(record("darcy241", {**values, "relative_difference": relative, "standard_error": error}))
 
 
