@@ -11,7 +11,8 @@ def load(name):
 
 
 def source(name, result):
-    what = f"`{result['command']}`, commit {result['commit'][:10]}{'+' * result['commit'].endswith('+')}, torch {result['versions']['torch']}"
+    commit = result["commit"][:10] + "+" * result["commit"].endswith("+")
+    what = f"`{result['command']}`, commit {commit}, torch {result['versions']['torch']}"
     return f"{what}, on {result['machine']} ([{name}.json]({name}.json))."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex, runtime_checkable
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gkn import storage
-from gkn.domain import Domain, Grid
+from gkn.domain import Domain, Grid, Mesh
 from gkn.durable import digest
 from gkn.fields import smoother
 
@@ -292,9 +292,12 @@ class _Memory:
     def identity(self) -> str:
         seal = hashlib.sha256()
         for name, values in self.fields.items():
-            seal.update(name.encode())
+            seal.update(f"{name} {values[0].dtype if self.n else ''}".encode())
             for row in values:
                 seal.update(row.cpu().contiguous().numpy().tobytes())
+        for domain in self.domains or []:
+            for part in (domain.points, domain.cells if isinstance(domain, Mesh) else domain.weights):
+                seal.update(part.contiguous().numpy().tobytes())
         return seal.hexdigest()
 
     def domain(self, i: int) -> Domain:
@@ -318,10 +321,14 @@ class _Smoothed:
         self.source, self.name, self.width = source, name, width
         self.n, self.one_domain = source.n, source.one_domain
         dim = source.domain(0).dim
-        self._smooth = None if source.one_domain is None else smoother(source.one_domain, width)
+        self._smooth: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         self.added = (f"{name}_smooth", *(f"{name}_smooth_{axis}" for axis in "xyz"[:dim]))
         self.names = (*source.names, *self.added)
         self._last: tuple[int, Tensor] | None = None
+        smoother(source.domain(0), width)  # says now if the width makes no sense
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_smooth": None, "_last": None}  # made again on the other side
 
     def domain(self, i: int) -> Domain:
         return self.source.domain(i)
@@ -343,6 +350,8 @@ class _Smoothed:
 
     def _compute(self, i: int) -> Tensor:
         apply = self._smooth or smoother(self.domain(i), self.width)
+        if self.one_domain is not None:
+            self._smooth = apply
         smoothed, gradient = apply(self.source.read(self.name, i))
         return torch.cat([smoothed[None], gradient.T])
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from gkn.dataset import Dataset
 from gkn.domain import Cloud, Domain, Grid, Mesh
 from gkn.durable import CorruptFile
-from gkn.storage import available_memory, check_fits, plain_array
+from gkn.hdf5 import available_memory, check_fits, plain_array
 
 Array = NDArray[Any]
 Nodes = Literal["vertices", "centres"]

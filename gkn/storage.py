@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import math
 import os
 import platform
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +25,6 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.domain import Cloud, Domain, Grid, Mesh
@@ -43,8 +40,8 @@ from gkn.durable import (
     write,
     write_sealed_json,
 )
+from gkn.hdf5 import Array, check_fits, image_of, plain_array
 
-Array = NDArray[Any]
 SCHEMA = 1
 MANIFEST = "dataset.json"
 DOMAIN = "domain.h5"
@@ -178,7 +175,7 @@ def writing(folder: Path, header: Manifest, domain: Domain | None, force: bool =
 
 def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool) -> Manifest:
     """Look first; remove only what is ours, and only once it is clear that this run goes on."""
-    image = None if domain is None or isinstance(domain, Grid) else _image(_domain_arrays([domain], flat=False))
+    image = None if domain is None or isinstance(domain, Grid) else image_of(_domain_arrays([domain], flat=False))
     header = replace(header, domain=None if domain is None else _describe(domain, image))
     found = Manifest.read(folder) if (folder / MANIFEST).exists() and not force else None
     if found is not None and digest(found.header().json()) != digest(header.json()):
@@ -260,7 +257,7 @@ def prepare_shard(
         else:
             array = np.concatenate([row.cpu().numpy() for row in rows])
         arrays[f"fields/{name}"] = array
-    image = _image(arrays)
+    image = image_of(arrays)
     count = len(next(iter(fields.values())))
     shard = Shard(f"shard-{number:05d}.h5", start, count, len(image), hashlib.sha256(image).hexdigest())
     return Prepared(prepare(folder / shard.file, image), shard)
@@ -276,26 +273,6 @@ def listing(folder: Path, manifest: Manifest, prepared: Prepared) -> Manifest:
     manifest = replace(manifest, shards=tuple(sorted([*manifest.shards, prepared.shard], key=lambda each: each.start)))
     manifest.write(folder)
     return manifest
-
-
-def _image(arrays: Mapping[str, Array]) -> bytes:
-    """An HDF5 file, laid out in memory: HDF5 never sees the disk, so neither do its half-written states."""
-    with h5py.File("image", "w", libver="v110", driver="core", backing_store=False) as file:
-        for name, array in arrays.items():
-            file.create_dataset(name, data=array, **_layout(array))
-        file.flush()
-        image: bytes = file.id.get_file_image()
-    return image
-
-
-def _layout(array: Array) -> dict[str, Any]:
-    """Compress what shrinks to less than half, as a two-phase coefficient does, a sample a chunk; solutions do not."""
-    if array.ndim < 2 or not array.size or not array[0].nbytes >= 4096:
-        return {}
-    first = np.ascontiguousarray(array[0])
-    if len(zlib.compress(first.tobytes(), 1)) > first.nbytes / 2:
-        return {}
-    return {"chunks": (1, *array.shape[1:]), "compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
 def _domain_arrays(domains: Sequence[Domain], flat: bool) -> dict[str, Array]:
@@ -465,43 +442,3 @@ class Reader:
     def _expect(self, condition: object, where: str, what: str) -> None:
         if not condition:
             raise CorruptFile(f"{self.folder / where}: {what}; it was not written by gkn, or not by this version")
-
-
-# --- HDF5 files that somebody else may have made -----------------------------------------------------------------------
-
-
-def plain_array(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
-    """An array whose bytes are in this file: no links on the way, no storage elsewhere, no plug-in filters, no claim to
-    more memory than there is."""
-    place: h5py.Group = file
-    parts = name.split("/")
-    for depth, part in enumerate(parts, start=1):
-        if not isinstance(place, h5py.Group) or not isinstance(place.get(part, getlink=True), h5py.HardLink):
-            raise CorruptFile(f"{path}: {'/'.join(parts[:depth])} is missing, or a link to somewhere else")
-        place = place[part]
-    if not isinstance(place, h5py.Dataset) or place.external is not None or place.is_virtual:
-        raise CorruptFile(f"{path}: {name} is not an array stored in this file")
-    properties = place.id.get_create_plist()
-    known = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, h5py.h5z.FILTER_LZF}
-    if any(properties.get_filter(i)[0] not in known for i in range(properties.get_nfilters())):
-        raise CorruptFile(f"{path}: {name} uses a filter that is not part of HDF5")
-    if place.dtype.kind not in "fiub":
-        raise CorruptFile(f"{path}: {name} holds {place.dtype}, not numbers")
-    check_fits(path, {name: (place.shape, place.dtype.itemsize)})
-    return place
-
-
-def check_fits(path: Path, claims: Mapping[str, tuple[Sequence[int], int]]) -> None:
-    """Refuse arrays that cannot fit, by the shapes and item sizes their headers claim, before anything is allocated."""
-    total = sum(math.prod(int(extent) for extent in shape) * itemsize for shape, itemsize in claims.values())
-    free = available_memory()
-    if total > free // 2:
-        said = ", ".join(f"{name} {tuple(int(n) for n in shape)}" for name, (shape, _) in claims.items())
-        raise CorruptFile(f"{path}: claims {total / 2**30:.3g} GiB ({said}), but {free / 2**30:.3g} GiB are free")
-
-
-def available_memory() -> int:
-    """Bytes that can be had without swapping, the system's caches counted in."""
-    with suppress(OSError, StopIteration), open("/proc/meminfo") as file:
-        return 1024 * int(next(line for line in file if line.startswith("MemAvailable")).split()[1])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

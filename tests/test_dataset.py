@@ -1,3 +1,5 @@
+import pickle
+
 import joblib
 import numpy as np
 import pytest
@@ -129,6 +131,11 @@ def test_another_dataset_is_not_taken_for_this_one(grid_dataset, tmp_path, monke
     for different in (other, grid_dataset.take([*range(9), 0])):
         with pytest.raises(ValueError, match=r"holds another dataset: recipe\.saved"):
             different.save(tmp_path / "d")
+    one = Mesh.square(0.4)
+    meshes = [[Mesh(one.points * size, one.cells)] for size in (1.0, 2.0)]
+    Dataset(meshes[0], a=[one.weights], u=[one.weights]).save(tmp_path / "m")
+    with pytest.raises(ValueError, match="holds another dataset"):
+        Dataset(meshes[1], a=[one.weights], u=[one.weights]).save(tmp_path / "m")  # the same numbers elsewhere
     first, second = grid_dataset.split(5, 5)
     first.save(tmp_path / "half")
     with pytest.raises(ValueError, match="holds another dataset"):
@@ -176,8 +183,9 @@ def test_many_shards_are_not_many_open_files(grid_dataset, tmp_path, monkeypatch
 
 def test_views_travel_to_other_processes(grid_dataset, tmp_path):
     grid_dataset.save(tmp_path / "d")
-    view = Dataset.open(tmp_path / "d").split(3, 3)[1].every(4)
-    view.field("a")  # opens a file here
+    view = Dataset.open(tmp_path / "d").smoothed(0.1).split(3, 3)[1].every(4)
+    view.field("a_smooth")  # opens a file here, and computes something
+    assert torch.equal(pickle.loads(pickle.dumps(view)).field("a_smooth"), view.field("a_smooth"))
     there = joblib.Parallel(n_jobs=2)(joblib.delayed(view.value)("u", i) for i in range(3))
     assert torch.equal(torch.stack(there), view.field("u"))
 

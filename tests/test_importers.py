@@ -87,7 +87,7 @@ def test_mat_of_one_sample(arrays, tmp_path):
 @pytest.mark.parametrize("write", [scipy.io.savemat, lambda path, arrays: write_mat_73(path, arrays)], ids=["v5", "v7.3"])
 def test_what_does_not_fit_is_refused_before_it_is_read(write, arrays, tmp_path, monkeypatch):
     write(tmp_path / "x.mat", arrays)
-    monkeypatch.setattr("gkn.storage.available_memory", lambda: 2 * 8 * N * S * S - 1)
+    monkeypatch.setattr("gkn.hdf5.available_memory", lambda: 2 * 8 * N * S * S - 1)
     with pytest.raises(UnreadableFile, match=r"claims .* GiB"):
         import_files([tmp_path / "x.mat"])
 
