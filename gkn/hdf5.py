@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,9 +22,10 @@ Array = NDArray[Any]
 
 def image_of(arrays: Mapping[str, Array]) -> bytes:
     """An HDF5 file, laid out in memory: HDF5 never sees the disk, so neither do its half-written states."""
-    with h5py.File("image", "w", libver="v110", driver="core", backing_store=False) as file:
-        for name, array in arrays.items():
-            file.create_dataset(name, data=array, **_layout(array))
+    name = secrets.token_hex(16)  # not stored; but two threads may not have files of one name open
+    with h5py.File(name, "w", libver="v110", driver="core", backing_store=False) as file:
+        for path, array in arrays.items():
+            file.create_dataset(path, data=array, **_layout(array))
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
@@ -60,7 +62,7 @@ def plain_array(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
     return place
 
 
-def check_fits(path: Path, claims: Mapping[str, tuple[Sequence[int], int]]) -> None:
+def check_fits(path: Path | str, claims: Mapping[str, tuple[Sequence[int], int]]) -> None:
     """Refuse arrays that cannot fit, by the shapes and item sizes their headers claim, before anything is allocated."""
     total = sum(math.prod(int(extent) for extent in shape) * itemsize for shape, itemsize in claims.values())
     free = available_memory()
