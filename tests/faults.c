@@ -2,6 +2,7 @@
  *
  *   fault_arm(folder, n, 'k')  the process kills itself with SIGKILL just before that call
  *   fault_arm(folder, n, 'f')  that call and every later one fails with ENOSPC: the disk is full
+ *   fault_arm(folder, n, 'o')  that call alone does: somebody made room at once
  *
  * Or, for a process and its children: FAULT_FOLDER, FAULT_AT and FAULT_MODE in the environment.
  */
@@ -42,7 +43,7 @@ static int fails(const char *path) {
         return 0;
     if (mode == 'k' && calls == target)
         kill(getpid(), SIGKILL);
-    if (mode != 'f')
+    if (mode == 'k' || (mode == 'o' && calls > target))
         return 0;
     errno = ENOSPC;
     return 1;
