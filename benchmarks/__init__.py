@@ -28,7 +28,8 @@ def commit() -> str:
         return given
     try:
         found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True).stdout
+        status = ["git", "status", "--porcelain", "-uno", "--", ".", ":!results", ":!docs"]  # what is measured is the code
+        changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return found + ("+" if changed.strip() else "")
