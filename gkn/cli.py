@@ -172,7 +172,7 @@ def _parameters(recipe: str, size: int | None, settings: list[str]) -> dict[str,
 
 @data.command("import")
 def data_import(
-    files: Annotated[list[Path], typer.Argument(help=".mat, .pt, .h5, .npz, .vtu and what meshlane reads.")],
+    files: Annotated[list[Path], typer.Argument(help=".mat, .pt, .h5, .npz, .vtu, .vtk, .msh and other meshes in one file.")],
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
     output: Annotated[list[str] | None, typer.Option(help="A field to be learned; the others are inputs. [default: u]")] = None,
     nodes: Annotated[
