@@ -94,9 +94,8 @@ def _load_one(path: Path, nodes: Nodes, low: float, high: float, repair: bool) -
     }
     suffix = path.suffix.lower()
     if suffix not in readers and suffix not in _MESHES:
-        raise UnreadableFile(
-            f"{path}: {suffix or 'such'} files are not read; there are {', '.join([*readers, *_MESHES])} (convert meshes to .vtu)"
-        )
+        known = ", ".join([*readers, *_MESHES])
+        raise UnreadableFile(f"{path}: {suffix or 'such'} files are not read; there are {known} (convert meshes to .vtu)")
     reader = readers.get(suffix, lambda: _mesh(path, repair))
     try:
         with _bounded_memory():
