@@ -58,20 +58,25 @@ def test_files(made):
     assert sorted(path.name for path in made.iterdir()) == [".lock", "dataset.json", "domain.h5", *shards]
 
 
+def assert_noticed(folder, path, bad):
+    """With `bad` in place of the file's bytes, reading fails and names the file; then put the good ones back."""
+    good = path.read_bytes()
+    path.write_bytes(bad)
+    with pytest.raises(ValueError, match=path.name):
+        read_everything(folder)
+    path.write_bytes(good)
+
+
 def test_every_flipped_bit_is_noticed_and_its_file_named(either):
     """200 single-bit flips: each file gets its share, first and last byte included."""
     random.seed(0)
     every = files(either)
     for trial in range(200):
         path = every[trial % len(every)]
-        good = path.read_bytes()
-        at = [0, len(good) - 1][trial // len(every)] if trial < 2 * len(every) else random.randrange(len(good))
-        bad = bytearray(good)
+        bad = bytearray(path.read_bytes())
+        at = [0, len(bad) - 1][trial // len(every)] if trial < 2 * len(every) else random.randrange(len(bad))
         bad[at] ^= 1 << random.randrange(8)
-        path.write_bytes(bad)
-        with pytest.raises(ValueError, match=path.name):
-            read_everything(either)
-        path.write_bytes(good)
+        assert_noticed(either, path, bad)
     read_everything(either)
 
 
@@ -81,10 +86,7 @@ def test_every_truncation_is_noticed_and_its_file_named(either):
     for trial in range(60):
         path = every[trial % len(every)]
         good = path.read_bytes()
-        path.write_bytes(good[: random.choice([0, 1, len(good) // 2, len(good) - 1, random.randrange(len(good))])])
-        with pytest.raises(ValueError, match=path.name):
-            read_everything(either)
-        path.write_bytes(good)
+        assert_noticed(either, path, good[: random.choice([0, 1, len(good) // 2, len(good) - 1, random.randrange(len(good))])])
     read_everything(either)
 
 
