@@ -1,7 +1,7 @@
 """gkn: learn the solution operator of a PDE on any mesh or point cloud, and ask it anywhere."""
 
 from gkn.check import check_dataset
-from gkn.dataset import Dataset, Sample
+from gkn.dataset import Dataset, Normalizer, Sample
 from gkn.domain import Cloud, Grid, Mesh
 from gkn.fields import GaussianField, smooth, two_phase
 from gkn.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
@@ -19,6 +19,7 @@ __all__ = [
     "GaussianField",
     "Grid",
     "Mesh",
+    "Normalizer",
     "NotConverged",
     "PoissonDisk",
     "PoissonInterval",

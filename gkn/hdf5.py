@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import secrets
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkn.durable import CorruptFile
+from gkn.memory import available_memory
 
 Array = NDArray[Any]
 
@@ -69,10 +68,3 @@ def check_fits(path: Path | str, claims: Mapping[str, tuple[Sequence[int], int]]
     if total > free // 2:
         said = ", ".join(f"{name} {tuple(int(n) for n in shape)}" for name, (shape, _) in claims.items())
         raise CorruptFile(f"{path}: claims {total / 2**30:.3g} GiB ({said}), but {free / 2**30:.3g} GiB are free")
-
-
-def available_memory() -> int:
-    """Bytes that can be had without swapping, the system's caches counted in."""
-    with suppress(OSError, StopIteration), open("/proc/meminfo") as file:
-        return 1024 * int(next(line for line in file if line.startswith("MemAvailable")).split()[1])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -30,7 +30,8 @@ from torch import Tensor
 from gkn.dataset import Dataset
 from gkn.domain import Cloud, Domain, Grid, Mesh
 from gkn.durable import CorruptFile
-from gkn.hdf5 import available_memory, check_fits, plain_array
+from gkn.hdf5 import check_fits, plain_array
+from gkn.memory import available_memory
 
 Array = NDArray[Any]
 Nodes = Literal["vertices", "centres"]

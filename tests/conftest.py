@@ -1,15 +1,20 @@
 """Shapes in signatures are checked under pytest only: by jaxtyping and beartype, on every call of every function."""
 
+import os
 import sys
 import types
 from pathlib import Path
 
 import jaxtyping
+import torch
 
 try:
     import beartype
 except ImportError:  # the machine with the GPU has none; it runs tests/test_cuda.py only
     beartype = None
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its kernels then run on the CPU, as numpy
 
 checker = types.ModuleType("gkn_type_checker")
 if beartype is not None:
@@ -19,10 +24,13 @@ sys.modules[checker.__name__] = checker
 package = Path(__file__).parent.parent / "gkn"
 rooms = [path.stem for path in package.iterdir() if path.is_dir() or path.suffix == ".py"]
 if beartype is not None:
-    jaxtyping.install_import_hook([f"gkn.{room}" for room in rooms if room != "cli"], "gkn_type_checker.check")
+    rooms = [room for room in rooms if room not in ("cli", "ops")] + [
+        "ops.reference",
+        "ops.factored",
+    ]  # Triton reads the source
+    jaxtyping.install_import_hook([f"gkn.{room}" for room in rooms], "gkn_type_checker.check")
 
 import pytest  # noqa: E402
-import torch  # noqa: E402
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gkn.durable import CorruptFile
-from gkn.hdf5 import available_memory, check_fits, image_of
+from gkn.hdf5 import check_fits, image_of
+from gkn.memory import available_memory
 
 
 def test_an_image_is_a_file_and_the_same_again():
