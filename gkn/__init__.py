@@ -5,9 +5,12 @@ from gkn.dataset import Dataset, Normalizer, Sample
 from gkn.domain import Cloud, Grid, Mesh
 from gkn.fields import GaussianField, smooth, two_phase
 from gkn.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
+from gkn.graph import Graph
 from gkn.importers import load as import_files
+from gkn.neighbors import radius_graph
 from gkn.pde import NotConverged, darcy_residual, solve_darcy
 from gkn.pde.green import green_disk, green_interval
+from gkn.rules import Nystrom, Radius
 
 __version__ = "0.1.0"
 
@@ -17,13 +20,16 @@ __all__ = [
     "DarcyMesh",
     "Dataset",
     "GaussianField",
+    "Graph",
     "Grid",
     "Mesh",
     "Normalizer",
     "NotConverged",
+    "Nystrom",
     "PoissonDisk",
     "PoissonInterval",
     "PoissonSquare",
+    "Radius",
     "Sample",
     "check_dataset",
     "darcy_residual",
@@ -31,6 +37,7 @@ __all__ = [
     "green_interval",
     "import_files",
     "make_dataset",
+    "radius_graph",
     "smooth",
     "solve_darcy",
     "two_phase",

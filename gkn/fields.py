@@ -186,6 +186,12 @@ class Series:
         return norm
 
 
+def stream(seed: int, *key: int) -> torch.Generator:
+    """Random numbers of their own for every seed and key."""
+    state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state))
+
+
 def two_phase(field: Tensor, low: float = 3.0, high: float = 12.0) -> Tensor:
     """The paper's psi: `high` where the field is positive (or 0), `low` where it is negative."""
     check_phases(low, high)

@@ -18,7 +18,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from joblib import Parallel, delayed
 from torch import Tensor
@@ -26,7 +25,7 @@ from torch import Tensor
 from gkn import storage
 from gkn.dataset import SHARD_BYTES, Dataset
 from gkn.domain import Domain, Grid, Mesh, check_device
-from gkn.fields import GaussianField, Series, check_phases, two_phase
+from gkn.fields import GaussianField, Series, check_phases, stream, two_phase
 from gkn.pde import solve_darcy
 
 
@@ -70,15 +69,10 @@ class Recipe:
         return {"name": self.name, **asdict(self)}
 
 
-def _rng(seed: int, *key: int) -> torch.Generator:
-    state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state))
-
-
 def _draw(field: GaussianField, seed: int, samples: range, device: str) -> Series:
     """One random function per sample, each from its own generator, drawn on the CPU for every device."""
     with ThreadPoolExecutor(1 if device == "cpu" else os.cpu_count()) as pool:
-        draws = pool.map(lambda i: field.draw(1, _rng(seed, i)).coefficients, samples)
+        draws = pool.map(lambda i: field.draw(1, stream(seed, i)).coefficients, samples)
         return Series(field, torch.cat([*draws]).to(device))
 
 
@@ -225,7 +219,7 @@ class DarcyMesh(Recipe):
         return None if self.vary else _shape(self.shape, self.size)
 
     def mesh(self, seed: int, sample: int) -> Mesh:
-        rng = _rng(seed, sample, 1)  # another stream than the field's
+        rng = stream(seed, sample, 1)  # another stream than the field's
         h, x, y, radius = torch.rand(4, dtype=torch.float64, generator=rng).tolist()
         h = 2 ** (h - 0.5) / (self.size - 1)
         if self.shape == "holes":
