@@ -8,6 +8,7 @@ from gkn.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, Poisson
 from gkn.graph import Graph
 from gkn.importers import load as import_files
 from gkn.neighbors import radius_graph
+from gkn.ops import kernel_integral
 from gkn.pde import NotConverged, darcy_residual, solve_darcy
 from gkn.pde.green import green_disk, green_interval
 from gkn.rules import Nystrom, Radius
@@ -36,6 +37,7 @@ __all__ = [
     "green_disk",
     "green_interval",
     "import_files",
+    "kernel_integral",
     "make_dataset",
     "radius_graph",
     "smooth",

@@ -1,0 +1,158 @@
+"""The same sums in another order, in plain PyTorch: the matrix of an edge never exists. For any device.
+
+    sum_y kappa(x, y) v(y) = W : A(x) + B s(x),   A(x) = sum_y h(x, y) (x) v(y),   s(x) = sum_y v(y)
+
+Targets of one degree that lie side by side are one batched product, without padding. A is made for a block of targets at
+a time, and made again in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+Runs = list[tuple[int, int, int, int]]  # first target, last + 1, first edge, degree
+
+
+def kernel_sum(
+    h: Tensor, W: Tensor, B: Tensor, v: Tensor, ptr: Tensor, src: Tensor, rho: Tensor | None, scale: Tensor, block: int
+) -> Tensor:
+    out = v.new_empty(len(scale), W.shape[2])
+    for start, stop, runs in _blocks(ptr, block):
+        V = _values(v, src, rho, runs)
+        A, s = _outer(h, V, scale[start:stop], start, runs)
+        torch.addmm(s @ B, A.flatten(1), W.flatten(0, 1), out=out[start:stop])
+    return out
+
+
+def kernel_sum_backward(
+    d: Tensor,
+    h: Tensor,
+    W: Tensor,
+    B: Tensor,
+    v: Tensor,
+    ptr: Tensor,
+    src: Tensor,
+    by_source: tuple[Tensor, Tensor],
+    rho: Tensor | None,
+    scale: Tensor,
+    dh: Tensor,
+    block: int,
+    add: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dW, dB and dv; dh is written, or added to."""
+    k, n, _ = W.shape
+    sums = Sums(W, B)
+    dm = v.new_empty(len(src), n)
+    for start, stop, runs in _blocks(ptr, block):
+        some, V = d[start:stop], _values(v, src, rho, runs)
+        A, s = _outer(h, V, scale[start:stop], start, runs)
+        sums.add(A, s, some)
+        some = (some * scale[start:stop, None]).to(v.dtype)
+        dA, ds = torch.mm(some, W.flatten(0, 1).T, out=A.flatten(1)).view(-1, k, n), some @ B.T
+        for first, last, edge, degree in runs:
+            shape, here = (last - first, degree), slice(first - start, last - start)
+            part = slice(edge, edge + shape[0] * degree)
+            local = slice(part.start - runs[0][2], part.stop - runs[0][2])
+            message = dm[part].view(*shape, n)
+            torch.baddbmm(ds[here, None], h[part].view(*shape, k), dA[here], out=message)
+            into, D = dh[part].view(*shape, k), dA[here].transpose(1, 2)
+            if add:
+                into.baddbmm_(V[local].view(*shape, n), D)
+            else:
+                torch.bmm(V[local].view(*shape, n), D, out=into)
+    if rho is not None:
+        dm = dm.mul_(rho[:, None])
+    return *sums.done(), segment_sum(dm, *by_source)
+
+
+class Sums:
+    """dW = A^T d and dB = s^T d over blocks of targets: in float32 at least, or many small blocks would be lost to rounding."""
+
+    def __init__(self, W: Tensor, B: Tensor) -> None:
+        self.W, self.B, self.kind = W, B, W.dtype
+        kind = torch.promote_types(W.dtype, torch.float32)
+        self.dW, self.dB = torch.zeros_like(W, dtype=kind), torch.zeros_like(B, dtype=kind)
+
+    def add(self, A: Tensor, s: Tensor, d: Tensor) -> None:
+        if self.dW.dtype == self.kind:
+            self.dW.flatten(0, 1).addmm_(A.flatten(1).T, d)
+            self.dB.addmm_(s.T, d)
+        else:
+            self.dW.flatten(0, 1).add_(A.flatten(1).T @ d)
+            self.dB.add_(s.T @ d)
+
+    def done(self) -> tuple[Tensor, Tensor]:
+        return self.dW.to(self.kind), self.dB.to(self.kind)
+
+
+def _blocks(ptr: Tensor, block: int) -> Iterator[tuple[int, int, Runs]]:
+    """Blocks of targets, and the runs of one degree in each. Targets without edges are in no run."""
+    degrees, counts = torch.unique_consecutive(ptr.diff().cpu(), return_counts=True)
+    runs, total = [(d, c) for d, c in zip(degrees.tolist(), counts.tolist(), strict=True)], len(ptr) - 1
+    start, edge, number, used = 0, 0, 0, 0
+    while start < total:
+        stop, here, at = min(start + block, total), [], start
+        while at < stop:
+            degree, count = runs[number]
+            take = min(count - used, stop - at)
+            if degree:
+                here.append((at, at + take, edge, degree))
+            at, edge, used = at + take, edge + take * degree, used + take
+            if used == count:
+                number, used = number + 1, 0
+        yield start, stop, here
+        start = stop
+
+
+def _values(v: Tensor, src: Tensor, rho: Tensor | None, runs: Runs) -> Tensor:
+    """rho(x, y) v(y) for the edges of some runs, which lie side by side."""
+    if not runs:
+        return v[:0]
+    first, last, edge, degree = runs[-1]
+    part = slice(runs[0][2], edge + (last - first) * degree)
+    V = v.index_select(0, src[part])
+    return V if rho is None else V.mul_(rho[part, None])
+
+
+def _outer(h: Tensor, V: Tensor, scale: Tensor, start: int, runs: Runs) -> tuple[Tensor, Tensor]:
+    """A and s of targets from `start` on."""
+    X, k, n = len(scale), h.shape[1], V.shape[1]
+    made = sum(last - first for first, last, _, _ in runs)
+    A = V.new_empty(X, k, n) if made == X else V.new_zeros(X, k, n)
+    s = V.new_zeros(X, n)
+    for first, last, edge, degree in runs:
+        shape, here = (last - first, degree), slice(first - start, last - start)
+        part = slice(edge, edge + shape[0] * degree)
+        local = V[part.start - runs[0][2] : part.stop - runs[0][2]].view(*shape, n)
+        local = (local * scale[here, None, None]).to(V.dtype)
+        torch.bmm(h[part].view(*shape, k).transpose(1, 2), local, out=A[here])
+        torch.sum(local, 1, out=s[here])
+    return A, s
+
+
+def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype) -> Tensor:
+    target = torch.arange(len(p), device=src.device).repeat_interleave(ptr.diff(), output_size=len(src))
+    return q.index_select(0, src).add_(p.index_select(0, target)).relu_().to(dtype)
+
+
+def edge_relu_backward(
+    d: Tensor, out: Tensor, ptr: Tensor, by_source: tuple[Tensor, Tensor], dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    d = d * (out > 0)
+    return segment_sum(d, ptr, dtype=dtype), segment_sum(d, *by_source, dtype=dtype)
+
+
+def segment_sum(values: Tensor, ptr: Tensor, order: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """Sums of rows ptr[i] to ptr[i+1], taken in the given order: no atomics, so the same bits every time."""
+    dtype = dtype or values.dtype
+    if order is None:
+        order = torch.arange(len(values), device=values.device, dtype=torch.int32 if len(values) < 2**31 else torch.int64)
+    if not len(order):
+        return values.new_zeros(len(ptr) - 1, values.shape[1], dtype=dtype)
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
+    kind = torch.int32 if len(order) < 2**31 and len(values) < 2**31 else torch.int64
+    sums = torch.nn.functional.embedding_bag(order.to(kind), wide, ptr.to(kind), mode="sum", include_last_offset=True)
+    return sums.to(dtype)

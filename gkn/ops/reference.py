@@ -1,0 +1,25 @@
+"""The formula, edge by edge. Read this first; it needs a matrix for every edge."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def kernel_sum(
+    h: Tensor, W: Tensor, B: Tensor, v: Tensor, ptr: Tensor, src: Tensor, rho: Tensor | None, scale: Tensor
+) -> Tensor:
+    """out(x) = scale(x) * sum over y in N(x) of rho(x, y) v(y) kappa(x, y), where kappa(x, y) = sum_k h(x, y)_k W_k + B."""
+    kappa = torch.einsum("ek,kji->eji", h, W) + B
+    message = torch.einsum("ej,eji->ei", v.index_select(0, src), kappa)
+    if rho is not None:
+        message = message * rho[:, None]
+    target = torch.arange(len(scale), device=src.device).repeat_interleave(ptr.diff())
+    out = message.new_zeros(len(scale), W.shape[2]).index_add(0, target, message)
+    return out * scale[:, None]
+
+
+def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor) -> Tensor:
+    """relu(p(x) + q(y)) for every edge (x, y): the first layer of kappa, split into a part of x and a part of y."""
+    target = torch.arange(len(p), device=src.device).repeat_interleave(ptr.diff())
+    return torch.relu(p.index_select(0, target) + q.index_select(0, src))
