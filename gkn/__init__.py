@@ -7,6 +7,7 @@ from gkn.fields import GaussianField, smooth, two_phase
 from gkn.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
 from gkn.graph import Graph
 from gkn.importers import load as import_files
+from gkn.models import GKN, GreenNet
 from gkn.neighbors import radius_graph
 from gkn.ops import kernel_integral
 from gkn.pde import NotConverged, darcy_residual, solve_darcy
@@ -16,12 +17,14 @@ from gkn.rules import Nystrom, Radius
 __version__ = "0.1.0"
 
 __all__ = [
+    "GKN",
     "Cloud",
     "Darcy",
     "DarcyMesh",
     "Dataset",
     "GaussianField",
     "Graph",
+    "GreenNet",
     "Grid",
     "Mesh",
     "Normalizer",

@@ -39,6 +39,59 @@ class Sample:
         return self.domain.weights
 
 
+@dataclass(frozen=True, eq=False)
+class Normalizer:
+    """One mean and one standard deviation per field: (values - mean) / std."""
+
+    mean: Tensor  # (c,), float64
+    std: Tensor  # (c,), float64, > 0
+
+    def __post_init__(self) -> None:
+        mean, std = (torch.as_tensor(given, dtype=torch.float64) for given in (self.mean, self.std))
+        if (
+            mean.ndim != 1
+            or mean.shape != std.shape
+            or not torch.isfinite(mean).all()
+            or not (torch.isfinite(1 / std) & (std > 0)).all()
+        ):
+            raise ValueError(
+                f"Normalizer(mean={mean.tolist()}, std={std.tolist()}): needed a finite mean and a std > 0 per field"
+            )
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "std", std)
+
+    @staticmethod
+    def none(fields: int) -> Normalizer:
+        return Normalizer(torch.zeros(fields), torch.ones(fields))
+
+    @staticmethod
+    def fit(dataset: Dataset, names: Sequence[str]) -> Normalizer:
+        """Over all points of all samples of a dataset: the one that is trained on. A constant field is only shifted."""
+        if not len(dataset):
+            raise ValueError("Normalizer.fit: this dataset has no samples")
+        means, stds = [], []
+        for name in names:
+            count, mean, square = 0, 0.0, 0.0
+            for i in range(len(dataset)):  # merged sample by sample, so that nothing cancels and nothing has to fit in memory
+                values = dataset.value(name, i).double()
+                n, m = len(values), float(values.mean())
+                square += float((values - m).square().sum()) + (m - mean) ** 2 * count * n / (count + n)
+                mean += (m - mean) * n / (count + n)
+                count += n
+            std = (square / max(count, 1)) ** 0.5
+            means.append(mean)
+            stds.append(std if std > 1e-12 * max(abs(mean), 1e-300) else 1.0)
+        return Normalizer(torch.tensor(means, dtype=torch.float64), torch.tensor(stds, dtype=torch.float64))
+
+    def encode(self, values: Tensor) -> Tensor:
+        return (values.double() - self.mean.to(values.device)) / self.std.to(values.device)
+
+    def decode(self, values: Tensor) -> Tensor:
+        """In the type of `values`."""
+        mean, std = self.mean.to(values.device), self.std.to(values.device)
+        return (values.double() * std + mean).to(values.dtype)
+
+
 @runtime_checkable
 class Source(Protocol):
     """Where samples come from: memory, a folder, or another source with something computed from it."""

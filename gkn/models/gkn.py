@@ -1,0 +1,150 @@
+"""The graph kernel network of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gkn.graph import Graph
+from gkn.models.kernel import Density, Integral, Kernel
+from gkn.ops import Backend
+
+
+class GKN(nn.Module):
+    """Lift, T steps with one kernel, projection:
+
+    v_0 = P(x, a(x)) + p
+    v_{t+1}(x) = sigma(W v_t(x) + b + integral over N(x) of kappa(x, y, a(x), a(y)) v_t(y) dy)
+    u = Q v_T + q
+
+    dim            of the points
+    in_channels    fields of a, all of which enter P
+    out_channels   fields of u
+    width          n, components of v
+    kernel         sizes of the hidden layers of kappa
+    steps          T
+    features       which fields of a enter kappa beside the points; None: the first, a itself and not its smoothed versions
+    sigma          the activation
+    last_sigma     also after the last step, as the paper prints it; its authors left it off in some tables
+    rho            a density rho(x, y) in the measure; none: the mean over N(x)
+    recompute      hidden features of edges: True to compute them anew in every step, block by block, in memory that does not
+                   grow with the edges; False to keep them; None to keep them where they fit
+    backend        of `kernel_integral`; None: the fastest there is
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        in_channels: int = 1,
+        out_channels: int = 1,
+        width: int = 64,
+        kernel: Sequence[int] = (512, 1024),
+        steps: int = 6,
+        features: Sequence[int] | None = None,
+        *,
+        sigma: Callable[[Tensor], Tensor] = torch.relu,
+        last_sigma: bool = True,
+        rho: Density | None = None,
+        recompute: bool | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        super().__init__()
+        features = (0,) if features is None and in_channels else features or ()
+        sizes = {"dim": dim, "out_channels": out_channels, "width": width, "steps": steps}
+        wrong = [f"{name}={size}" for name, size in sizes.items() if size < 1]
+        if wrong or in_channels < 0:
+            raise ValueError(
+                f"GKN({wrong[0] if wrong else f'in_channels={in_channels}'}): needed at least {0 if not wrong else 1}"
+            )
+        if any(not 0 <= feature < in_channels for feature in features) or len({*features}) != len(features):
+            raise ValueError(
+                f"GKN(features={tuple(features)}): needed different numbers of input fields, 0 to {in_channels - 1}"
+            )
+        self.dim, self.in_channels, self.out_channels, self.steps = dim, in_channels, out_channels, steps
+        self.features, self.sigma, self.last_sigma = tuple(features), sigma, last_sigma
+        self.rho, self.recompute, self.backend = rho, recompute, backend
+        self.P = nn.Linear(dim + in_channels, width)
+        self.kappa = Kernel(dim + len(self.features), kernel, width, width)
+        self.W = nn.Linear(width, width)
+        self.Q = nn.Linear(width, out_channels)
+
+    def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
+        """u on the points x: (K, d), (K, in_channels) -> (K, out_channels). With quadrature weights (K,), a weighted mean."""
+        return self.project(self.states(graph, x, a, weights)[-1])
+
+    def states(
+        self,
+        graph: Graph,
+        x: Tensor,
+        a: Tensor,
+        weights: Tensor | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Tensor]:
+        """v_0, ..., v_T on the points x. `progress` is called with (steps done, of how many)."""
+        x, a = self._ready(graph, x, a)
+        if graph.num_targets != graph.num_sources:
+            raise ValueError(f"GKN: {graph}; needed as many targets as sources: one set of nodes")
+        integral = self._integral(graph, (x, a), (x, a), weights)
+        states = [self.lift(x, a)]
+        for t in range(self.steps):
+            states.append(self._step(t, states[-1], integral(states[-1])))
+            if progress is not None:
+                progress(t + 1, self.steps)
+        return states
+
+    def at(
+        self,
+        states: Sequence[Tensor],
+        graph: Graph,
+        queries: tuple[Tensor, Tensor],
+        nodes: tuple[Tensor, Tensor],
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """u at queries (x, a), which receive from the nodes (x, a) in every step and never send. `graph`: queries <- nodes."""
+        queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
+        if len(states) < self.steps:
+            raise ValueError(f"GKN.at: {len(states)} states for {self.steps} steps; needed those of GKN.states")
+        if graph.num_targets != len(queries[0]):
+            raise ValueError(f"GKN.at: {graph} for {len(queries[0])} queries; needed a target for each")
+        integral = self._integral(graph, queries, nodes, weights)
+        v = self.lift(*queries)
+        for t in range(self.steps):
+            v = self._step(t, v, integral(states[t]))
+        return self.project(v)
+
+    def lift(self, x: Tensor, a: Tensor) -> Tensor:
+        out: Tensor = self.P(torch.cat([x, a], 1))
+        return out
+
+    def project(self, v: Tensor) -> Tensor:
+        out: Tensor = self.Q(v)
+        return out
+
+    def _step(self, t: int, v: Tensor, integral: Tensor) -> Tensor:
+        v = self.W(v) + integral
+        return self.sigma(v) if t < self.steps - 1 or self.last_sigma else v
+
+    def _integral(
+        self, graph: Graph, targets: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], weights: Tensor | None
+    ) -> Integral:
+        of_x, of_y = (torch.cat([x, *(a[:, i : i + 1] for i in self.features)], 1) for x, a in (targets, sources))
+        options = {"rho": self.rho, "recompute": self.recompute, "backend": self.backend}
+        return self.kappa.on(graph, of_x, of_y, weights=weights, points=(targets[0], sources[0]), **options)
+
+    def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        """In the network's own type, and of the right shapes."""
+        own = self.P.weight
+        if x.ndim != 2 or x.shape[1] != self.dim or a.shape != (len(x), self.in_channels):
+            raise ValueError(
+                f"GKN: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed (K, {self.dim}) and (K, {self.in_channels})"
+            )
+        if graph is not None and graph.num_sources != len(x):
+            raise ValueError(f"GKN: {graph} for {len(x)} points; needed a source for each")
+        for name, given in (("points", x), ("fields", a)):
+            if not given.is_floating_point():
+                raise ValueError(f"GKN: the {name} are {given.dtype}; needed floating-point numbers")
+            if given.device != own.device:
+                raise ValueError(f"GKN: the {name} are on {given.device}, the network on {own.device}; needed one device")
+        return x.to(own.dtype), a.to(own.dtype)

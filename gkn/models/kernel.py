@@ -1,0 +1,219 @@
+"""kappa: the kernel network, and the integral it defines on a graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from gkn.graph import Graph
+from gkn.memory import available_memory, check_room
+from gkn.models.blocks import Blocks, linear_relu_now
+from gkn.ops import Backend, autocast, check, edge_relu, library, pick, quadrature, scales
+
+Density: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""rho(x, y) of (edges, d) points each -> (edges,): the density of nu_x with respect to dy."""
+
+BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of hidden features, where they are not kept
+
+
+class Kernel(nn.Module):
+    """kappa(x, y) in R^(n x m): a network of (features of x, features of y), ReLU between its layers, the last one linear.
+
+    The first layer is linear in the features of x and those of y, so it is computed once a node; the last one is W and B of
+    `kernel_integral`, so no edge ever has a matrix.
+    """
+
+    def __init__(self, features: int, hidden: Sequence[int], n: int, m: int) -> None:
+        super().__init__()
+        if not hidden or any(not isinstance(size, int) or size < 1 for size in hidden):
+            raise ValueError(f"kernel={tuple(hidden)}: needed the sizes of the hidden layers, at least one, e.g. (512, 1024)")
+        self.features = features
+        self.first = nn.Linear(2 * features, hidden[0])
+        self.hidden = nn.ModuleList(nn.Linear(*sizes) for sizes in pairwise(hidden))
+        self.sizes = tuple(hidden)
+        bound = 1 / math.sqrt(hidden[-1])
+        self.W = nn.Parameter(torch.empty(hidden[-1], n, m).uniform_(-bound, bound))
+        self.B = nn.Parameter(torch.empty(n, m).uniform_(-bound, bound))
+
+    def parts(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The first layer's share of targets and of sources, not rounded by autocast: where they meet, they may cancel."""
+        of_x, of_y = self.first.weight.split(self.features, dim=1)
+        with torch.autocast(x.device.type, enabled=False):
+            return nn.functional.linear(x, of_x, self.first.bias), nn.functional.linear(y, of_y)
+
+    def edges(self, p: Tensor, q: Tensor, graph: Graph, backend: Backend, own: bool = False) -> Tensor:
+        """h(x, y), the last hidden features of every edge. `own`: the caller gives their gradient away, to be overwritten."""
+        if not self.hidden:
+            return edge_relu(p, q, graph, backend=backend)
+        (weight, bias), *rest = self.layers()
+        h = edge_linear_relu(p, q, weight, bias, graph, backend, own or bool(rest))
+        for weight, bias in rest:
+            h = linear_relu(h, weight, bias)
+        return h
+
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Weights and biases between the first and the last layer."""
+        return [(layer.weight, layer.bias) for layer in self.hidden if isinstance(layer, nn.Linear)]
+
+    def matrices(self, x: Tensor, y: Tensor) -> Tensor:
+        """kappa itself, for pairs of features: (P, f), (P, f) -> (P, n, m)."""
+        p, q = self.parts(x, y)
+        h = torch.relu(p + q)
+        for layer in self.hidden:
+            h = torch.relu(layer(h))
+        return torch.einsum("ek,kji->eji", h, self.W) + self.B
+
+    def on(self, graph: Graph, x: Tensor, y: Tensor, **options: Any) -> Integral:
+        """The integral over N(x), for features x of the targets and y of the sources."""
+        return Integral(self, graph, x, y, **options)
+
+
+class Integral:
+    """v -> integral of kappa(x, y) v(y) over N(x), on one graph, for as many v as there are steps.
+
+    h is computed once and kept, or, where that would take too much memory, for a block of targets at a time and again in every
+    step and in its backward pass: memory then does not grow with the number of edges.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        graph: Graph,
+        x: Tensor,
+        y: Tensor,
+        *,
+        weights: Tensor | None = None,
+        rho: Density | None = None,
+        points: tuple[Tensor, Tensor] | None = None,
+        mean: bool = True,
+        recompute: bool | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        self.kernel, self.rho, self.points = kernel, rho, points
+        p, self.q = kernel.parts(x, y)
+        self.dtype = autocast(p)[0].dtype
+        n = kernel.W.shape[1]
+        self.backend: Backend = pick(backend, p.device, self.dtype, n)
+        self.graph, self.back = graph, None
+        self.weights = quadrature(weights, graph, mean)
+        scale = scales(graph, self.weights, mean, self.dtype)
+        if self.backend == "factored" and not graph.is_sorted:
+            self.graph, order = graph.by_degree
+            p, scale, self.back = p.index_select(0, order), scale[order], torch.argsort(order)
+            if points is not None:
+                self.points = points[0][order], points[1]
+        self.p, self.scale = p, scale
+        self.bytes = sum(kernel.sizes) * self.dtype.itemsize  # of an edge
+        needed = self.graph.num_edges * self.bytes * (3 if torch.is_grad_enabled() else 1)
+        self.through = not torch.is_grad_enabled() and rho is None and library.fits_through(kernel.sizes, n, self.backend)
+        self.recompute = needed > available_memory(p.device) // 2 if recompute is None else recompute
+        self.density = None if self.recompute else self._density(self.graph, self.points)
+        self._h: Tensor | None = None
+        if not self.recompute:
+            if recompute is not None:
+                check_room(needed // 3, f"recompute=False: hidden features of {graph}", p.device)
+            self._h = kernel.edges(p, self.q, self.graph, self.backend, own=True)
+
+    def _density(self, graph: Graph, points: tuple[Tensor, Tensor] | None) -> Tensor | None:
+        if self.rho is None:
+            return None
+        if points is None:
+            raise ValueError("a density rho(x, y) needs the points of targets and sources")
+        values = self.rho(points[0].index_select(0, graph.targets), points[1].index_select(0, graph.src))
+        if values.shape != (graph.num_edges,):
+            raise ValueError(
+                f"rho(x, y) gave shape {tuple(values.shape)} for {graph.num_edges} edges; needed one number an edge"
+            )
+        if values.requires_grad and torch.is_grad_enabled():
+            raise ValueError("rho(x, y) asks for a gradient, but a density is a constant here; detach it")
+        return values.to(self.dtype)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        W, B, v = autocast(self.kernel.W, self.kernel.B, v)
+        check(self._h, W, B, v, self.graph, self.density)
+        if self.weights is not None:
+            v = v * self.weights.to(v.dtype)[:, None]
+        if self._h is not None:
+            out, self._h = library.kernel_sum_chained(self._h, W, B, v, self.graph, self.density, self.scale, self.backend)
+        elif self.through:
+            weight, bias = autocast(*self.kernel.layers()[0])
+            out = library.kernel_sum_through(self.p, self.q, weight, bias, W, B, v, self.graph, self.scale)
+        else:
+            blocks = Blocks(self.graph, self._ranges(), self.scale, self._part_density, self.backend, self.dtype)
+            layers = [tensor for layer in self.kernel.layers() for tensor in layer]
+            # W and B as they are: gradients of blocks add up in their own type, not in autocast's.
+            out = blocks(v, self.p, self.q, self.kernel.W, self.kernel.B, *layers)
+        return out if self.back is None else out.index_select(0, self.back)
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """Blocks of targets, at least one each, whose features and sums fit into the room there is."""
+        kind = self.p.device.type
+        room = BLOCK_BYTES.get(kind, BLOCK_BYTES["cpu"]) // (7 if torch.is_grad_enabled() and kind == "cuda" else 1)
+        sums = self.kernel.W.shape[0] * self.kernel.W.shape[1] * self.dtype.itemsize
+        return [*self.graph.blocks(max(1, room // self.bytes), max(1, room // sums))]
+
+    def _part_density(self, graph: Graph, start: int, stop: int) -> Tensor | None:
+        return self._density(graph, None if self.points is None else (self.points[0][start:stop], self.points[1]))
+
+
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """relu(x weight^T + bias); on the GPU bias and ReLU are done as the product is written."""
+    x, weight, bias = autocast(x, weight, bias)
+    if torch.compiler.is_compiling() or library.is_transformed():
+        return torch.relu(nn.functional.linear(x, weight, bias))
+    out: Tensor = _LinearReLU.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def edge_linear_relu(p: Tensor, q: Tensor, weight: Tensor, bias: Tensor, graph: Graph, backend: Backend, own: bool) -> Tensor:
+    """The same of x = edge_relu(p, q, graph), which is not kept: for the backward pass it is computed again."""
+    weight, bias = autocast(weight, bias)
+    if torch.compiler.is_compiling() or library.is_transformed():
+        return linear_relu(edge_relu(p, q, graph, dtype=weight.dtype, backend=backend), weight, bias)
+    out: Tensor = _EdgeLinearReLU.apply(p, q, weight, bias, graph, backend, own)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _gated(d: Tensor, out: Tensor) -> Tensor:
+    gated: Tensor = torch.ops.aten.threshold_backward(d, out, 0)
+    return gated
+
+
+class _LinearReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        out = linear_relu_now(x, weight, bias)
+        ctx.save_for_backward(x, weight, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, out = ctx.saved_tensors
+        d = _gated(d, out)
+        return d @ weight, d.T @ x, d.sum(0)
+
+
+class _EdgeLinearReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, p: Tensor, q: Tensor, weight: Tensor, bias: Tensor, graph: Graph, backend: Backend, own: bool
+    ) -> Tensor:
+        out = linear_relu_now(edge_relu(p, q, graph, dtype=weight.dtype, backend=backend), weight, bias)
+        ctx.graph, ctx.backend, ctx.own = graph, backend, own
+        ctx.save_for_backward(p, q, weight, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+        p, q, weight, out = ctx.saved_tensors
+        if torch.is_grad_enabled() or not ctx.own or not d.is_contiguous():
+            d = _gated(d, out)
+        else:
+            d = torch.ops.aten.threshold_backward.grad_input(d, out, 0, grad_input=d)
+        x = edge_relu(p, q, ctx.graph, dtype=weight.dtype, backend=ctx.backend)
+        return *library.edge_relu_backward(d @ weight, x, ctx.graph, p.dtype, ctx.backend), d.T @ x, d.sum(0), None, None, None
