@@ -9,6 +9,7 @@ from gkn.graph import Graph
 from gkn.importers import load as import_files
 from gkn.models import GKN, GreenNet
 from gkn.neighbors import radius_graph
+from gkn.operator import Exact, Operator, Partition, Support
 from gkn.ops import kernel_integral
 from gkn.pde import NotConverged, darcy_residual, solve_darcy
 from gkn.pde.green import green_disk, green_interval
@@ -22,6 +23,7 @@ __all__ = [
     "Darcy",
     "DarcyMesh",
     "Dataset",
+    "Exact",
     "GaussianField",
     "Graph",
     "GreenNet",
@@ -30,11 +32,14 @@ __all__ = [
     "Normalizer",
     "NotConverged",
     "Nystrom",
+    "Operator",
+    "Partition",
     "PoissonDisk",
     "PoissonInterval",
     "PoissonSquare",
     "Radius",
     "Sample",
+    "Support",
     "check_dataset",
     "darcy_residual",
     "green_disk",

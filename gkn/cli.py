@@ -267,6 +267,27 @@ def data_show(
     console.print(_plain(out), soft_wrap=True)
 
 
+@app.command("info")
+def info() -> None:
+    """What this machine has, and how the kernel integral is computed on it."""
+    import torch
+
+    from gkn.memory import available_memory
+    from gkn.ops import choose
+    from gkn.storage import versions
+
+    devices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("[bold]gkn[/]", _plain(", ".join(f"{name} {number}" for name, number in versions().items())))
+    for device in devices:
+        what = f"{torch.get_num_threads()} threads" if device == "cpu" else torch.cuda.get_device_name(device)
+        table.add_row(f"[bold]{device}[/]", f"{_plain(what)}, {available_memory(device) / 2**30:.1f} GiB free")
+        for kind in (torch.float32, torch.bfloat16, torch.float64):
+            name, reason = choose(device, kind, 64)
+            table.add_row("", f"kernel integral in {str(kind).removeprefix('torch.')}: [bold]{name}[/] ({_plain(reason)})")
+    console.print(table)
+
+
 @app.command("demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Where to put everything.")] = Path("runs/demo"),

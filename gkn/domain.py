@@ -177,6 +177,10 @@ class Mesh:
         return mask
 
     def contains(self, points: Float[Tensor, "P 2"], tolerance: float = 1e-12) -> Bool[Tensor, " P"]:
+        return self.locate(points, tolerance)[0] >= 0
+
+    def locate(self, points: Float[Tensor, "P 2"], tolerance: float = 1e-12) -> tuple[Int[Tensor, " P"], Float[Tensor, "P 3"]]:
+        """The cell each point lies in, or -1, and its barycentric coordinates there."""
         from scipy.spatial import cKDTree
 
         corners = self.points[self.cells]
@@ -194,10 +198,12 @@ class Mesh:
         def twice(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
             return (b - a)[:, 0] * (c - a)[:, 1] - (b - a)[:, 1] * (c - a)[:, 0]
 
-        area = torch.stack([twice(p, q, x), twice(q, r, x), twice(r, p, x)], 1) / (2 * self.areas[cell, None])
-        inside = torch.zeros(len(points), dtype=torch.bool)
-        inside[point[(area >= -tolerance).all(1)]] = True
-        return inside
+        area = torch.stack([twice(q, r, x), twice(r, p, x), twice(p, q, x)], 1) / (2 * self.areas[cell, None])
+        inside = (area >= -tolerance).all(1)
+        home, share = torch.full((len(points),), -1), torch.zeros(len(points), 3, dtype=torch.float64)
+        home[point[inside]] = cell[inside]
+        share[point[inside]] = area[inside]
+        return home, share
 
     def refined(self) -> Mesh:
         """Every cell cut into four; the points are kept and the midpoints of the edges come after them."""
@@ -326,6 +332,44 @@ class Cloud:
 
 
 Domain: TypeAlias = Grid | Mesh | Cloud
+
+
+def interpolate(domain: Domain, given: Tensor, points: Tensor) -> Float[Tensor, "P c"]:
+    """Fields (K, c) of a domain at any of its points (P, d): multilinear on a grid, linear in the cells of a mesh, and of the
+    nearest point of a cloud. At a node it is the value there."""
+    given, points = real(given, "fields"), real(points, "points")
+    if given.ndim != 2 or len(given) != len(domain) or points.ndim != 2 or points.shape[1] != domain.dim:
+        raise ValueError(
+            f"interpolate: fields {tuple(given.shape)} at points {tuple(points.shape)}; needed ({len(domain)}, c) and "
+            f"(P, {domain.dim})"
+        )
+    check_finite(points, "interpolate: points")
+    if isinstance(domain, Cloud):
+        from scipy.spatial import cKDTree
+
+        low, high = domain.points.amin(0), domain.points.amax(0)
+        near = points.clamp(2 * low - high - 1, 2 * high - low + 1)  # far points are moved near, where squares do not overflow
+        return given[torch.from_numpy(cKDTree(domain.points.numpy()).query(near.numpy())[1]).long()]
+    if isinstance(domain, Mesh):
+        low, high = domain.points.amin(0), domain.points.amax(0)
+        cell, share = domain.locate(points.clamp(2 * low - high, 2 * high - low))
+        check_inside(cell >= 0, points, "interpolate", "the domain")
+        return (share[..., None] * given[domain.cells[cell]]).sum(1)
+    check_inside(domain.contains(points), points, "interpolate", "the domain")
+    place = points.clamp(0, 1) * (domain.size - 1)
+    near = place.round()
+    place = torch.where((place - near).abs() < 1e-9, near, place)  # a node is a node, however it was rounded
+    low = place.floor().clamp(max=domain.size - 2)
+    share, low = place - low, low.long()
+    out = given.new_zeros(len(points), given.shape[1])
+    for corner in range(2**domain.dim):
+        weight, index = torch.ones(len(points), dtype=torch.float64), torch.zeros(len(points), dtype=torch.long)
+        for axis in range(domain.dim):
+            up = corner >> axis & 1
+            weight = weight * (share[:, axis] if up else 1 - share[:, axis])
+            index = index * domain.size + low[:, axis] + up
+        out += weight[:, None] * given[index]
+    return out
 
 
 def values(domain: Domain, data: Data, name: str) -> Float[Tensor, "*batch K"]:

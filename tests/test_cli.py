@@ -36,6 +36,14 @@ def run(*words, code=0, cwd=None):
     return " ".join(re.sub("[│╭╮╰╯─]", " ", out.getvalue()).split())
 
 
+def test_info_says_how_the_kernel_integral_is_computed_and_why():
+    said = run("info")
+    assert "kernel integral in float32: factored (cpu: plain PyTorch; Triton needs an NVIDIA GPU)" in said
+    assert "GiB free" in said
+    assert "torch" in said
+    assert "no such option" in run("info", "--fast", code=2).lower()
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli") / "d"

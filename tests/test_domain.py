@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gkn import Cloud, Grid, Mesh
+from gkn.domain import interpolate
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
@@ -158,3 +159,43 @@ def test_cloud(rng):
         Cloud(cloud.points, torch.ones(3, dtype=torch.float64))
     with pytest.raises(ValueError, match="must be finite"):
         Cloud(cloud.points / 0)
+
+
+@pytest.mark.parametrize("domain", [Grid(5, 1), Grid(4, 2), Grid(3, 3), Mesh.square(0.3), Mesh.disk(0.4)], ids=repr)
+def test_interpolation_is_exact_for_linear_functions_and_at_nodes(domain, rng):
+    def linear(x):
+        return torch.stack([1 + x @ torch.arange(1.0, domain.dim + 1, dtype=torch.float64), x[:, 0]], 1)
+
+    at = torch.rand(50, domain.dim, generator=rng, dtype=torch.float64) * (1 if isinstance(domain, Grid) else 0.5)
+    torch.testing.assert_close(interpolate(domain, linear(domain.points), at), linear(at), rtol=1e-12, atol=1e-12)
+    values = torch.randn(len(domain), 3, generator=rng, dtype=torch.float64)
+    torch.testing.assert_close(interpolate(domain, values, domain.points), values, rtol=1e-12, atol=1e-12)
+    outside = torch.full((1, domain.dim), 1.5, dtype=torch.float64)
+    with pytest.raises(ValueError, match="1 of 1 points lie outside the domain"):
+        interpolate(domain, values, outside)
+
+
+def test_interpolation_on_a_grid_is_exact_at_every_node_of_every_size():
+    for size in range(2, 60):
+        grid = Grid(size, 1)
+        values = torch.arange(size, dtype=torch.float64)[:, None] ** 2
+        assert torch.equal(interpolate(grid, values, grid.points), values)
+
+
+def test_a_cloud_answers_with_its_nearest_point(rng):
+    cloud = Cloud(torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    values = torch.tensor([[3.0], [4.0]], dtype=torch.float64)
+    at = torch.tensor([[0.4, 5.0], [0.6, -1.0]], dtype=torch.float64)
+    assert interpolate(cloud, values, at).tolist() == [[3.0], [4.0]]
+
+
+def test_points_are_found_in_their_cells(rng):
+    mesh = Mesh.l_shape(0.2)
+    cell = torch.randint(0, len(mesh.cells), (40,), generator=rng)
+    share = torch.rand(40, 3, generator=rng, dtype=torch.float64) + 0.1
+    share /= share.sum(1, keepdim=True)
+    at = (share[..., None] * mesh.points[mesh.cells[cell]]).sum(1)
+    found, where = mesh.locate(at)
+    assert torch.equal(found, cell)
+    torch.testing.assert_close(where, share)
+    assert mesh.locate(torch.tensor([[0.9, 0.9]], dtype=torch.float64))[0].tolist() == [-1]

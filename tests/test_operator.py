@@ -1,0 +1,266 @@
+import pytest
+import torch
+
+from gkn import GKN, Cloud, Dataset, Exact, Grid, Mesh, Normalizer, Nystrom, Operator, Partition, Radius, Sample, Support
+from gkn import operator as module
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def normalizer(mean, std):
+    return Normalizer(torch.tensor(mean), torch.tensor(std))
+
+
+def make(size=9, fields=2, r=0.3, **options):
+    torch.manual_seed(0)
+    model = GKN(2, fields, 1, width=6, kernel=(8, 12), steps=3).double()
+    inputs = normalizer([5.0, -1.0][:fields], [2.0, 3.0][:fields])
+    outputs = normalizer([10.0], [0.5])
+    operator = Operator(model, Radius(r), inputs, outputs, **options)
+    return operator, sample_on(Grid(size), fields)
+
+
+def sample_on(domain, fields=2):
+    x = domain.points
+    a = torch.stack([5 + torch.sin(3 * x[:, 0]), x[:, 1] ** 2][:fields], 1)
+    return Sample(domain, a, a[:, :1])
+
+
+def test_raw_in_raw_out():
+    operator, sample = make()
+    model = operator.model
+    encoded = (sample.a - torch.tensor([5.0, -1.0])) / torch.tensor([2.0, 3.0])
+    u = model(Radius(0.3).graph(sample.x), sample.x, encoded) * 0.5 + 10
+    torch.testing.assert_close(operator(sample), u, **CLOSE)
+    assert not operator(sample).requires_grad
+
+
+def test_a_query_at_a_node_is_its_value():
+    operator, sample = make()
+    torch.testing.assert_close(operator(sample, at=sample.x), operator(sample), **CLOSE)
+    some = torch.tensor([7, 3, 3, 80])
+    torch.testing.assert_close(operator(sample, at=sample.x[some]), operator(sample)[some], **CLOSE)
+
+
+def test_queries_do_not_disturb_anybody(rng, monkeypatch):
+    operator, sample = make()
+    at = torch.rand(300, 2, generator=rng, dtype=torch.float64)
+    whole = operator(sample, at=at)
+    order = torch.randperm(300, generator=rng)
+    torch.testing.assert_close(operator(sample, at=at[order]), whole[order], **CLOSE)
+    torch.testing.assert_close(operator(sample, at=at[17:18]), whole[17:18], **CLOSE)
+    monkeypatch.setattr(module, "LEAST_QUERIES", 256)
+    monkeypatch.setattr(module, "QUERIES", 256)
+    seen = []
+    torch.testing.assert_close(operator(sample, at=at, progress=lambda *done: seen.append(done)), whole, **CLOSE)
+    assert seen == [(256, 300), (300, 300)]
+    bad = torch.cat([at[:5], at[5:6]])
+    a = torch.zeros(6, 2, dtype=torch.float64)
+    a[5] = 1e6  # an absurd coefficient at one query
+    found = operator(sample, at=bad, a=a)
+    a[5] = 0
+    torch.testing.assert_close(found[:5], operator(sample, at=bad, a=a)[:5], **CLOSE)
+
+
+def test_support_is_a_small_graph_that_everything_asks(rng):
+    operator, sample = make()
+    nodes = torch.randperm(81, generator=torch.Generator().manual_seed(5))[:20].sort().values
+    cloud = Sample(Cloud(sample.x[nodes]), sample.a[nodes], sample.u[nodes])
+    expected = operator(cloud, at=sample.x, a=sample.a)
+    found = operator(sample, how=Support(20), rng=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(found, expected, **CLOSE)
+    torch.testing.assert_close(found[nodes], operator(cloud), **CLOSE)
+
+
+def test_support_averages_over_its_draws():
+    operator, sample = make()
+    rng = torch.Generator().manual_seed(1)
+    each = [operator(sample, how=Support(20), rng=rng) for _ in range(3)]
+    together = operator(sample, how=Support(20, l=3), rng=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(together, sum(each) / 3, **CLOSE)
+    assert not torch.allclose(each[0], each[1])
+    at = sample.x[:4] + 0.01
+    assert operator(sample, at=at, how=Support(20, l=3)).shape == (4, 1)
+    torch.testing.assert_close(operator(sample, how=Support(81)), operator(sample), **CLOSE)
+
+
+def test_another_radius():
+    operator, sample = make()
+    other = Operator(operator.model, Radius(0.5), operator.inputs, operator.outputs)
+    torch.testing.assert_close(operator(sample, r=0.5), other(sample), **CLOSE)
+    torch.testing.assert_close(operator(sample, at=sample.x[:3], r=0.5), other(sample, at=sample.x[:3]), **CLOSE)
+    assert not torch.allclose(operator(sample), other(sample))
+
+
+@pytest.mark.parametrize("m", [1, 5, 16, 20, 80, 81])
+def test_a_partition_predicts_every_node_once(m, rng):
+    operator, sample = make()
+    parts = [*module._parts(sample.domain, Partition(m), rng)]
+    own = torch.cat([part.nodes[: part.own] for part in parts])
+    assert torch.equal(own.sort().values, torch.arange(81))
+    assert all(len(part.nodes) == m and len(set(part.nodes.tolist())) == m for part in parts)
+    found = operator(sample, how=Partition(m))
+    assert found.shape == (81, 1)
+    if m == 81:
+        torch.testing.assert_close(found, operator(sample), **CLOSE)
+
+
+def test_parts_of_a_grid_are_strided_sub_grids(rng):
+    first = next(iter(module._parts(Grid(421), Partition(300), rng)))
+    i, j = first.nodes[: first.own] // 421, first.nodes[: first.own] % 421
+    assert set(i.tolist()) == set(range(0, 421, 25))
+    assert set(j.tolist()) == set(range(0, 421, 25))
+    assert len(first.nodes) == 300
+
+
+def test_a_part_is_predicted_by_itself():
+    operator, sample = make()
+    part = next(iter(module._parts(sample.domain, Partition(20), torch.Generator().manual_seed(0))))
+    cloud = Sample(Cloud(sample.x[part.nodes]), sample.a[part.nodes], sample.u[part.nodes])
+    found = operator(sample, how=Partition(20), rng=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found[part.nodes[: part.own]], operator(cloud)[: part.own], **CLOSE)
+    asked = operator(sample, at=sample.x[:3], how=Partition(20))
+    assert asked.shape == (3, 1)
+
+
+def test_any_domain(rng):
+    operator, _ = make()
+    mesh = Mesh.square(0.2)
+    found = operator(sample_on(mesh), at=torch.tensor([[0.31, 0.52]]))
+    weighted = Operator(operator.model, Radius(0.3), operator.inputs, operator.outputs, weighted=True)
+    assert found.shape == (1, 1)
+    assert not torch.allclose(weighted(sample_on(mesh)), operator(sample_on(mesh)))
+    cloud = Cloud(torch.rand(50, 2, generator=rng, dtype=torch.float64))
+    assert operator(sample_on(cloud), how=Partition(7)).shape == (50, 1)
+
+
+def test_trained_on_one_grid_asked_on_another():
+    """Nothing in it depends on the number of points."""
+    operator, coarse = make(size=9)
+    fine = sample_on(Grid(33))
+    on_fine = operator(fine)[Grid(33).stride(4)]
+    assert float((on_fine - operator(coarse)).norm() / (on_fine - 10).norm()) < 0.3
+
+
+def test_isolated_queries_and_single_points():
+    operator, _ = make(r=0.01)
+    sample = sample_on(Cloud(torch.tensor([[0.5, 0.5]])))
+    found = operator(sample, at=torch.tensor([[0.9, 0.9], [0.5, 0.5]]))
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found[1:], operator(sample), **CLOSE)
+    assert operator(sample, at=torch.zeros(0, 2)).shape == (0, 1)
+
+
+def test_training_mode_is_put_back():
+    operator, sample = make()
+    operator.model.train()
+    operator(sample)
+    assert operator.model.training
+
+
+def test_rules_of_sampling_are_rules_too():
+    operator, sample = make()
+    nystrom = Operator(operator.model, Nystrom(0.3, 20), operator.inputs, operator.outputs)
+    torch.testing.assert_close(nystrom(sample), operator(sample), **CLOSE)
+
+
+def test_normaliser_of_a_dataset(rng):
+    a = 3 + 2 * torch.randn(50, 81, generator=rng, dtype=torch.float64)
+    data = Dataset(Grid(9), a=a, c=torch.full((50, 81), 1e9, dtype=torch.float64), u=a)
+    fitted = Normalizer.fit(data, ("a", "c"))
+    torch.testing.assert_close(fitted.mean, torch.tensor([float(a.mean()), 1e9], dtype=torch.float64))
+    torch.testing.assert_close(fitted.std, torch.tensor([float(a.std(correction=0)), 1.0], dtype=torch.float64))
+    values = torch.stack([a[0], a[1]], 1)
+    torch.testing.assert_close(fitted.decode(fitted.encode(values)), values)
+    huge = Dataset(Grid(9), a=a + 1e8, u=a)  # a sum of squares would have lost it
+    torch.testing.assert_close(Normalizer.fit(huge, ("a",)).std[0], a.std(correction=0), rtol=1e-6, atol=0)
+    with pytest.raises(ValueError, match="needed a finite mean and a std > 0 per field"):
+        normalizer([0.0], [0.0])
+
+
+def test_what_does_not_match_is_refused():
+    operator, sample = make()
+    with pytest.raises(
+        ValueError, match=r"fields \(81, 1\) on 81 points of dimension 2; this network was made for 2 fields in dimension 2"
+    ):
+        operator(sample_on(Grid(9), 1))
+    with pytest.raises(ValueError, match=r"of shape \(2,\); needed points \(P, 2\)"):
+        operator(sample, at=torch.zeros(2))
+    with pytest.raises(ValueError, match="points must be finite"):
+        operator(sample, at=torch.tensor([[0.5, float("nan")]]))
+    with pytest.raises(ValueError, match="1 of 1 points lie outside the domain"):
+        operator(sample, at=torch.tensor([[0.5, 1.5]]))
+    with pytest.raises(ValueError, match="say where: at=points"):
+        operator(sample, a=sample.a)
+    with pytest.raises(ValueError, match=r"shape \(3, 1\); needed \(2, 2\)"):
+        operator(sample, at=torch.zeros(2, 2), a=torch.zeros(3, 1))
+    with pytest.raises(ValueError, match=r"Support\(m=82, l=1\): the sample has 81 points; use m <= 81, or Exact\(\) for all"):
+        operator(sample, how=Support(82))
+    with pytest.raises(ValueError, match="needed at least one node"):
+        Partition(0)
+    with pytest.raises(ValueError, match="the radius must be a finite number > 0"):
+        operator(sample, r=-1.0)
+    with pytest.raises(ValueError, match="normalises 1 fields, the network has 2"):
+        Operator(operator.model, Radius(0.3), normalizer([0.0], [1.0]))
+    broken = Sample(sample.domain, sample.a.clone(), sample.u)
+    broken.a[3, 1] = float("inf")
+    with pytest.raises(ValueError, match="a must be finite, but 1 of 162 are not"):
+        operator(broken)
+    assert Exact() == Exact()
+
+
+def test_a_float32_query_at_a_node_is_its_value_too():
+    """Ties at the radius are decided by the type the points came in."""
+    operator, sample = make(size=11, r=0.2)
+    torch.testing.assert_close(operator(sample, at=sample.x.float()), operator(sample), rtol=1e-5, atol=1e-5)
+
+
+def test_a_far_query_disturbs_nobody(rng):
+    operator, _ = make()
+    cloud = sample_on(Cloud(torch.rand(60, 2, generator=rng, dtype=torch.float64)))
+    at = torch.rand(20, 2, generator=rng, dtype=torch.float64)
+    far = torch.cat([at, torch.tensor([[1e14, 0.0]], dtype=torch.float64)])
+    torch.testing.assert_close(operator(cloud, at=far)[:20], operator(cloud, at=at), **CLOSE)
+
+
+def test_autocast_rounds_inside_and_not_the_answer():
+    operator, sample = make(size=17)
+    operator.model.float()
+    operator = Operator(operator.model, Radius(0.3), operator.inputs, normalizer([1000.0], [0.5]))
+    exact = operator(sample)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = operator(sample)
+    assert found.dtype == torch.float32
+    assert len(found.unique()) > 100
+    assert float((found - exact).norm() / (exact - 1000).norm()) < 0.05
+
+
+def test_progress_of_exact_evaluation():
+    operator, sample = make()
+    seen = []
+    operator(sample, progress=lambda *done: seen.append(done))
+    assert seen == [(27, 81), (54, 81), (81, 81)]
+    seen.clear()
+    operator(sample, how=Partition(40), progress=lambda *done: seen.append(done))
+    assert seen[-1] == (81, 81)
+    assert seen == sorted(seen)
+
+
+def test_numbers_too_large_for_the_network_are_refused():
+    operator, sample = make()
+    operator.model.float()
+    huge = Sample(sample.domain, sample.a * 1e39, sample.u)
+    with pytest.raises(ValueError, match=r"normalised, in torch.float32, must be finite"):
+        operator(huge)
+
+
+def test_wrong_kinds_of_arguments_are_refused():
+    operator, sample = make()
+    for how in ("exact", Exact, None):
+        with pytest.raises(Exception, match=r"use Exact\(\), Support\(m, l\) or Partition\(m\)|how"):
+            operator(sample, how=how)
+    flat = Sample.__new__(Sample)
+    for name, value in (("domain", sample.domain), ("a", sample.a[:, 0]), ("u", sample.u)):
+        object.__setattr__(flat, name, value)
+    with pytest.raises(ValueError, match=r"fields \(81,\) on 81 points"):
+        operator(flat)
