@@ -1,6 +1,7 @@
 """Make results/README.md from the JSON files beside it: python -m benchmarks.page"""
 
 import json
+from pathlib import Path
 
 from benchmarks import RESULTS
 
@@ -74,6 +75,117 @@ def datasets(cpu, gpu):
     return [*lines, "", source("dataset-cpu", cpu), "", source("dataset-gpu", gpu), ""]
 
 
+def sizes(row):
+    return "-".join(str(size) for size in row["kernel"])
+
+
+def text_of(cell):
+    return "out of memory" if "ms" not in cell else f"{cell['ms']:.3g} ms, {cell['peak_gib']:.2f} GiB"
+
+
+def training(gpu, cpu):
+    lines = ["### One training step of the paper's network", ""]
+    lines += [
+        f"Width 64, T = 6, {gpu['graphs']} graphs of m = {gpu['m']}; forward, backward and Adam; median. PyG is `NNConv`.",
+        "",
+    ]
+    lines += [
+        "| kernel | degree | floor | ours, bf16 | recomputed | PyG, bf16 | PyG, fp32 | x fp32 | x bf16 | x floor | memory |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|---|---|---|"]
+    for row in gpu["rows"]:
+        ours, again, peer, full = (row[name] for name in ("ours, bf16", "ours, recomputed, bf16", "pyg, bf16", "pyg, fp32"))
+        ratios = [f"{p['ms'] / ours['ms']:.1f}" if "ms" in p else "-" for p in (full, peer)]
+        memory = (
+            f"1/{full['peak_gib'] / ours['peak_gib']:.0f}, 1/{full['peak_gib'] / again['peak_gib']:.0f}"
+            if "ms" in full
+            else "-"
+        )
+        lines.append(
+            f"| {sizes(row)} | {row['degree']:.0f} | {row['floor_bf16_ms']:.2f} ms | {text_of(ours)} "
+            f"| {text_of(again)} | {text_of(peer)} | {text_of(full)} | {' | '.join(ratios)} "
+            f"| {ours['ms'] / row['floor_bf16_ms']:.1f} | {memory} |"
+        )
+    lines += [
+        "",
+        "Memory: PyG's in fp32 over ours in bf16, kept and recomputed. As one CUDA graph, without Python in the way:",
+        "",
+    ]
+    lines += [
+        "| kernel | degree | ours, bf16 | captured | ours, tf32 | PyG, tf32 | ours, fp32 | PyG, fp32 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in gpu["rows"]:
+        cells = (text_of(row[name]) for name in ("ours, tf32", "pyg, tf32", "ours, fp32", "pyg, fp32"))
+        ours = row["ours, bf16"]
+        lines.append(
+            f"| {sizes(row)} | {row['degree']:.0f} | {ours['ms']:.2f} ms | {ours['captured_ms']:.2f} ms | {' | '.join(cells)} |"
+        )
+    lines += ["", source("kernel-integral-gpu", gpu), ""]
+    lines += [f"On {cpu['threads']} CPU cores, {cpu['graphs']} graphs, fp32; memory is how far the process grows:", ""]
+    lines += ["| kernel | degree | ours | recomputed | PyG | times as fast | memory |", "|---|---|---|---|---|---|---|"]
+    for row in cpu["rows"]:
+        ours, again, peer = (row[f"{name}, fp32"] for name in ("ours", "ours, recomputed", "pyg"))
+        lines.append(
+            f"| {sizes(row)} | {row['degree']:.0f} | {text_of(ours)} | {text_of(again)} | {text_of(peer)} "
+            f"| {peer['ms'] / ours['ms']:.1f} | 1/{peer['peak_gib'] / ours['peak_gib']:.0f} |"
+        )
+    return [*lines, "", source("kernel-integral-cpu", cpu), ""]
+
+
+def full_grid(result):
+    lines = [
+        "### Exact evaluation on full grids",
+        "",
+        f"r = {result['r']}, width 64, T = 6, bf16, every point a node, search included.",
+    ]
+    lines += ["", "| kernel | grid | edges | time | peak |", "|---|---|---|---|---|"]
+    for row in result["rows"]:
+        for cell in row["cells"]:
+            lines.append(
+                f"| {sizes(row)} | {cell['size']} x {cell['size']} | {cell['edges']:,} "
+                f"| {cell['seconds']:.2f} s | {cell['peak_gib']:.2f} GiB |"
+            )
+    slopes = "; ".join(
+        f"{sizes(row)}: {row['slope']:.2f}, between the last two {row['last_slope']:.2f}" for row in result["rows"]
+    )
+    return [*lines, "", f"Slope of log time over log edges: {slopes}.", "", source("full-grid-gpu", result), ""]
+
+
+def neighbors(cpu, gpu):
+    lines = ["### Radius search", "", f"{cpu['points']:,} uniform points of the square.", ""]
+    lines += ["| | backend | edges | time | peak |", "|---|---|---|---|---|"]
+    for result in (cpu, gpu):
+        for row in result["rows"]:
+            name = result["machine"].rpartition(", ")[2]
+            lines.append(
+                f"| {name} | {row['backend']} | {row['edges']:,} | {row['seconds']:.2f} s | {row['peak_gib']:.2f} GiB |"
+            )
+    return [*lines, "", source("neighbors-cpu", cpu), "", source("neighbors-gpu", gpu), ""]
+
+
+OPS = Path(__file__).parent.parent / "gkn" / "ops" / "README.md"
+MARKS = "<!-- measured: made by python -m benchmarks.page -->", "<!-- end -->"
+
+
+def operators():
+    """The measured part of gkn/ops/README.md."""
+    lines = []
+    for section, names in (
+        (training, ["kernel-integral-gpu", "kernel-integral-cpu"]),
+        (full_grid, ["full-grid-gpu"]),
+        (neighbors, ["neighbors-cpu", "neighbors-gpu"]),
+    ):
+        results = [load(name) for name in names]
+        if all(results):
+            lines += section(*results)
+    links = "\n".join(lines).replace("](kernel-", "](../../results/kernel-").replace("](full-", "](../../results/full-")
+    text = OPS.read_text()
+    before, after = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+    OPS.write_text(text[:before] + "\n\n" + links.replace("](neighbors-", "](../../results/neighbors-") + "\n" + text[after:])
+    print(OPS)
+
+
 def main():
     lines = ["# Results", "", "Made from the JSON files here by `python -m benchmarks.page`; do not edit.", ""]
     for section, names in (
@@ -84,7 +196,9 @@ def main():
         results = [load(name) for name in names]
         if all(results):
             lines += section(*results)
+    lines += ["## How fast is the network?", "", "See [the kernel integral](../gkn/ops/README.md#measured).", ""]
     (RESULTS / "README.md").write_text("\n".join(lines))
+    operators()
     print(RESULTS / "README.md")
 
 

@@ -4,19 +4,29 @@ import pytest
 import torch
 
 from gkn import (
+    GKN,
     Cloud,
     Darcy,
+    Dataset,
     GaussianField,
+    Graph,
     Grid,
     Mesh,
+    Operator,
+    Partition,
     PoissonSquare,
+    Radius,
+    Support,
     check_dataset,
     darcy_residual,
+    kernel_integral,
     make_dataset,
+    radius_graph,
     smooth,
     solve_darcy,
     two_phase,
 )
+from gkn.models.kernel import Kernel
 
 pytestmark = pytest.mark.gpu
 
@@ -73,3 +83,152 @@ def test_smoothing():
 
 def test_two_phase_stays_on_its_device():
     assert two_phase(torch.zeros(3, device="cuda")).is_cuda
+
+
+def random_graph(rng, targets, sources, edges):
+    src, to = (torch.randint(0, size, (edges,), generator=rng) for size in (sources, targets))
+    return Graph.of_edges(src, to, sources, targets)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize(
+    "case",
+    [(1, 1, 1, 1, 1, 1), (2, 3, 0, 2, 3, 2), (17, 59, 257, 59, 17, 3), (30, 40, 1500, 257, 64, 64), (4, 40, 900, 59, 256, 59)],
+    ids=str,
+)
+def test_the_fused_op_is_the_formula(rng, case, kind, monkeypatch):
+    """Forward and gradients: at most 2x (3x) the error of the plain formula in the same precision."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", kind != "fp32")
+    targets, sources, edges, k, n, m = case
+    graph = random_graph(rng, targets, sources, edges).to("cuda")
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float32
+    shapes = ((edges, k), (k, n, m), (n, m), (sources, n), (targets, m))
+    *exact, d = (torch.randn(shape, generator=rng).to(dtype).double().cuda() for shape in shapes)
+    rho = torch.rand(edges, generator=rng).to(dtype).cuda()
+
+    def run(backend, dtype):
+        given = [x.to(dtype).requires_grad_() for x in exact]
+        out = kernel_integral(*given, graph, rho=rho, backend=backend)
+        return [x.detach().double() for x in (out, *torch.autograd.grad(out, given, d.to(dtype)))]
+
+    truth = run("reference", torch.float64)
+    eps = {"fp32": 2**-24, "tf32": 2**-12, "bf16": 2**-9}[kind]
+    for i, (mine, plain, t) in enumerate(zip(run("fused", dtype), run("reference", dtype), truth, strict=True)):
+        if t.numel() and t.norm() > 0:
+            error, theirs = (float((x - t).norm() / t.norm()) for x in (mine, plain))
+            assert error <= (2 if i == 0 else 3) * max(theirs, eps), (i, error, theirs)
+        else:
+            assert mine.abs().sum() == 0
+
+
+def test_the_fused_op_gives_the_same_bits_fifty_times(rng):
+    graph = random_graph(rng, 300, 200, 9000).to("cuda")
+    given = [
+        torch.randn(s, generator=rng).cuda().bfloat16().requires_grad_()
+        for s in ((9000, 96), (96, 32, 32), (32, 32), (200, 32))
+    ]
+
+    def bits():
+        out = kernel_integral(*given, graph)
+        return torch.cat([out.detach().flatten(), *(g.flatten() for g in torch.autograd.grad(out.square().sum(), given))])
+
+    first = bits()
+    assert all(torch.equal(bits(), first) for _ in range(50))
+
+
+def test_poison_beside_the_inputs_is_not_read(rng):
+    graph = Graph(torch.tensor([0, 2, 2, 7]), torch.tensor([0, 2, 2, 0, 3, 5, 0]), 7).to("cuda")
+    h, W, B, v = (torch.randn(s, generator=rng).cuda() for s in ((7, 33), (33, 17, 17), (17, 17), (7, 17)))
+    v[[1, 4, 6]] = float("nan")  # nobody asks them
+    rest = [torch.full((2**20,), float("nan"), device="cuda") for _ in range(64)]  # what the allocator hands out next
+    del rest
+    given = [x.requires_grad_() for x in (h, W, B, v)]
+    out = kernel_integral(*given, graph)
+    assert torch.isfinite(out).all()
+    assert out[1].abs().max() == 0
+    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(out.square().sum(), given))
+
+
+@pytest.mark.parametrize("kernel", [(24,), (40, 72), (160, 72), (16, 24, 40)])
+def test_the_network_is_the_same_on_the_gpu(rng, kernel):
+    """Kept, recomputed, and in one go without gradients: against float64 on the CPU."""
+    torch.manual_seed(0)
+    x = torch.rand(400, 2, generator=rng, dtype=torch.float64)
+    a = torch.randn(400, 2, generator=rng, dtype=torch.float64)
+    exact = GKN(2, 2, 1, width=16, kernel=kernel, steps=3).double()
+    graph = radius_graph(x, r=0.2)
+    truth = torch.autograd.grad(exact(graph, x, a).square().sum(), [*exact.parameters()])
+    u = exact(graph, x, a).detach()
+    graph, x, a = graph.to("cuda"), x.cuda(), a.cuda()
+    for recompute in (False, True):
+        model = GKN(2, 2, 1, width=16, kernel=kernel, steps=3, recompute=recompute).cuda()
+        model.load_state_dict(exact.state_dict())
+        out = model(graph, x, a)
+        grads = torch.autograd.grad(out.square().sum(), [*model.parameters()])
+        with torch.no_grad():
+            quiet = model(graph, x, a)
+        for found in (out.detach(), quiet):
+            assert float((found.cpu() - u).norm() / u.norm()) < 1e-5
+        for mine, plain in zip(grads, truth, strict=True):
+            assert float((mine.cpu() - plain).norm() / plain.norm()) < 1e-4
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_neighbours_are_the_same_on_the_gpu(rng, d):
+    x = torch.rand(3000, d, generator=rng, dtype=torch.float64)
+    expected = radius_graph(x, r=0.05, backend="brute")
+    for backend in ("cells", "brute"):
+        found = radius_graph(x.cuda(), r=0.05, backend=backend)
+        assert torch.equal(found.src.cpu(), expected.src)
+        assert torch.equal(found.ptr.cpu(), expected.ptr)
+    grid = Grid(61).points.cuda()
+    assert [radius_graph(p, r=0.1).num_edges for p in (grid, grid.float(), grid + 1000)] == [386221] * 3
+
+
+def test_the_operator_runs_where_its_network_is(rng):
+    torch.manual_seed(0)
+    operator = Operator(GKN(2, width=8, kernel=(8, 16), steps=2), Radius(0.2))
+    grid = Grid(17)
+    sample = Dataset(grid, a=torch.randn(1, 289, generator=rng), u=torch.zeros(1, 289))[0]
+    at = torch.rand(50, 2, generator=rng, dtype=torch.float64)
+    here = [
+        operator(sample),
+        operator(sample, at=at),
+        operator(sample, how=Support(100, 2)),
+        operator(sample, how=Partition(50)),
+    ]
+    operator.model.cuda()
+    there = [
+        operator(sample),
+        operator(sample, at=at),
+        operator(sample, how=Support(100, 2)),
+        operator(sample, how=Partition(50)),
+    ]
+    for mine, other in zip(there, here, strict=True):
+        torch.testing.assert_close(mine.cpu(), other, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_on_two_devices_is_refused(rng):
+    graph = random_graph(rng, 4, 3, 9)
+    given = [torch.randn(s, generator=rng) for s in ((9, 2), (2, 3, 3), (3, 3), (3, 3))]
+    with pytest.raises(ValueError, match=r"the graph is on cpu, v on cuda:0"):
+        kernel_integral(*(x.cuda() for x in given), graph)
+    with pytest.raises(ValueError, match="needed one type and one device"):
+        kernel_integral(given[0], *(x.cuda() for x in given[1:]), graph.to("cuda"))
+    with pytest.raises(ValueError, match="sources are on cuda:0, targets on cpu"):
+        radius_graph(torch.zeros(2, 2, device="cuda"), torch.zeros(2, 2), 0.1)
+
+
+def test_nan_is_not_hidden(rng):
+    """A ReLU that is done as a product is written must not turn NaN into 0."""
+    torch.manual_seed(0)
+    x = torch.rand(50, 2, generator=rng).cuda()
+    graph, v = radius_graph(x, r=0.2), torch.randn(50, 8, generator=rng).cuda()
+    features = x.clone()
+    features[7] = float("nan")
+    for sizes in ((8,), (8, 16), (200, 16)):
+        kernel = Kernel(2, sizes, 8, 8).cuda()
+        for recompute in (False, True):
+            assert torch.isnan(kernel.on(graph, features, features, recompute=recompute)(v)[7]).all()
+            with torch.no_grad():
+                assert torch.isnan(kernel.on(graph, features, features, recompute=recompute)(v)[7]).all()
