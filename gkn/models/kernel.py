@@ -216,4 +216,6 @@ class _EdgeLinearReLU(torch.autograd.Function):
         else:
             d = torch.ops.aten.threshold_backward.grad_input(d, out, 0, grad_input=d)
         x = edge_relu(p, q, ctx.graph, dtype=weight.dtype, backend=ctx.backend)
-        return *library.edge_relu_backward(d @ weight, x, ctx.graph, p.dtype, ctx.backend), d.T @ x, d.sum(0), None, None, None
+        of_weight, of_bias, back = d.T @ x, d.sum(0), d @ weight
+        step = library.edge_relu_backward if torch.is_grad_enabled() else library.implementation.edge_relu_backward
+        return *step(back, x, ctx.graph, p.dtype, ctx.backend), of_weight, of_bias, None, None, None

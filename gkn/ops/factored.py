@@ -20,9 +20,10 @@ def kernel_sum(
     h: Tensor, W: Tensor, B: Tensor, v: Tensor, ptr: Tensor, src: Tensor, rho: Tensor | None, scale: Tensor, block: int
 ) -> Tensor:
     out = v.new_empty(len(scale), W.shape[2])
+    room = v.new_empty(min(block, len(scale)), *W.shape[:2])  # taken once: fresh pages cost as much as filling them
     for start, stop, runs in _blocks(ptr, block):
         V = _values(v, src, rho, runs)
-        A, s = _outer(h, V, scale[start:stop], start, runs)
+        A, s = _outer(h, V, scale[start:stop], start, runs, room)
         torch.addmm(s @ B, A.flatten(1), W.flatten(0, 1), out=out[start:stop])
     return out
 
@@ -45,10 +46,10 @@ def kernel_sum_backward(
     """dW, dB and dv; dh is written, or added to."""
     k, n, _ = W.shape
     sums = Sums(W, B)
-    dm = v.new_empty(len(src), n)
+    dm, room = v.new_empty(len(src), n), v.new_empty(min(block, len(scale)), k, n)
     for start, stop, runs in _blocks(ptr, block):
         some, V = d[start:stop], _values(v, src, rho, runs)
-        A, s = _outer(h, V, scale[start:stop], start, runs)
+        A, s = _outer(h, V, scale[start:stop], start, runs, room)
         sums.add(A, s, some)
         some = (some * scale[start:stop, None]).to(v.dtype)
         dA, ds = torch.mm(some, W.flatten(0, 1).T, out=A.flatten(1)).view(-1, k, n), some @ B.T
@@ -117,11 +118,11 @@ def _values(v: Tensor, src: Tensor, rho: Tensor | None, runs: Runs) -> Tensor:
     return V if rho is None else V.mul_(rho[part, None])
 
 
-def _outer(h: Tensor, V: Tensor, scale: Tensor, start: int, runs: Runs) -> tuple[Tensor, Tensor]:
-    """A and s of targets from `start` on."""
+def _outer(h: Tensor, V: Tensor, scale: Tensor, start: int, runs: Runs, room: Tensor) -> tuple[Tensor, Tensor]:
+    """A, written into the room for it, and s of targets from `start` on."""
     X, k, n = len(scale), h.shape[1], V.shape[1]
     made = sum(last - first for first, last, _, _ in runs)
-    A = V.new_empty(X, k, n) if made == X else V.new_zeros(X, k, n)
+    A = room[:X] if made == X else room[:X].zero_()
     s = V.new_zeros(X, n)
     for first, last, edge, degree in runs:
         shape, here = (last - first, degree), slice(first - start, last - start)
@@ -139,9 +140,10 @@ def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype
 
 
 def edge_relu_backward(
-    d: Tensor, out: Tensor, ptr: Tensor, by_source: tuple[Tensor, Tensor], dtype: torch.dtype
+    d: Tensor, out: Tensor, ptr: Tensor, by_source: tuple[Tensor, Tensor], dtype: torch.dtype, own: bool = False
 ) -> tuple[Tensor, Tensor]:
-    d = d * (out > 0)
+    """`own`: d may be overwritten."""
+    d = d.mul_(out > 0) if own else d * (out > 0)
     return segment_sum(d, ptr, dtype=dtype), segment_sum(d, *by_source, dtype=dtype)
 
 

@@ -330,7 +330,7 @@ def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype
 
 
 def edge_relu_backward(
-    d: Tensor, out: Tensor, ptr: Tensor, by_source: tuple[Tensor, Tensor], dtype: torch.dtype
+    d: Tensor, out: Tensor, ptr: Tensor, by_source: tuple[Tensor, Tensor], dtype: torch.dtype, own: bool = False
 ) -> tuple[Tensor, Tensor]:
     return segment_sum(d, ptr, gate=out, dtype=dtype), segment_sum(d, *by_source, gate=out, dtype=dtype)
 

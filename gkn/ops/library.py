@@ -90,8 +90,9 @@ class implementation:
 
     @staticmethod
     def edge_relu_backward(d: Tensor, out: Tensor, graph: Graph, dtype: torch.dtype, backend: str) -> tuple[Tensor, Tensor]:
-        module = factored if backend == "factored" else _fused()
-        dp, dq = module.edge_relu_backward(d, out, graph.ptr, graph.by_source, dtype)
+        """d is overwritten."""
+        module = _fused() if backend == "fused" else factored
+        dp, dq = module.edge_relu_backward(d, out, graph.ptr, graph.by_source, dtype, own=True)
         return dp, dq
 
 
