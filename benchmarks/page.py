@@ -80,7 +80,9 @@ def sizes(row):
 
 
 def text_of(cell):
-    return "out of memory" if "ms" not in cell else f"{cell['ms']:.3g} ms, {cell['peak_gib']:.2f} GiB"
+    if "ms" not in cell:
+        return "out of memory"
+    return f"{cell['ms']:.{0 if cell['ms'] >= 100 else 1}f} ms, {cell['peak_gib']:.2f} GiB"
 
 
 def training(gpu, cpu):
