@@ -286,3 +286,16 @@ def test_what_must_be_kept_must_fit(rng, monkeypatch):
     monkeypatch.setattr("gkn.memory.available_memory", lambda device="cpu": 1000)
     with pytest.raises(MemoryError, match="recompute=False: hidden features of Graph"):
         kernel.on(graph, features, features, recompute=False)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_second_derivatives_beside_frozen_parameters(rng, recompute):
+    """The gradient of a gradient with respect to v alone, as with a kernel that is no longer trained."""
+    kernel, graph, _, features, v = setting(rng, (3, 4), n=2, m=2, nodes=5)
+    kernel.requires_grad_(False)
+    v = v.requires_grad_()
+
+    def call(v):
+        return kernel.on(graph, features, features, recompute=recompute)(v).square()
+
+    assert torch.autograd.gradgradcheck(call, (v,))

@@ -100,7 +100,9 @@ class _InBlocks(torch.autograd.Function):
         blocks: Blocks = ctx.blocks
         given = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody will differentiate once more
-            return None, *torch.autograd.grad(blocks.plain(*given), given, d, create_graph=True)
+            wanted = [x for x in given if x.requires_grad]
+            found = iter(torch.autograd.grad(blocks.plain(*given), wanted, d, create_graph=True))
+            return None, *(next(found) if x.requires_grad else None for x in given)
         v, p, q, *rest = given
         W, B, *layers = (x.to(blocks.dtype) for x in rest)
         totals = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in given]

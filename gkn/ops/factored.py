@@ -73,7 +73,7 @@ class Sums:
     """dW = A^T d and dB = s^T d over blocks of targets: in float32 at least, or many small blocks would be lost to rounding."""
 
     def __init__(self, W: Tensor, B: Tensor) -> None:
-        self.W, self.B, self.kind = W, B, W.dtype
+        self.kind = W.dtype
         kind = torch.promote_types(W.dtype, torch.float32)
         self.dW, self.dB = torch.zeros_like(W, dtype=kind), torch.zeros_like(B, dtype=kind)
 
