@@ -93,7 +93,7 @@ class Graph:
         return nodes.repeat_interleave(self.degrees, output_size=self.num_edges)
 
     def to(self, device: torch.device | str) -> Graph:
-        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources)
+        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources)._cut(self.cuts)
 
     @cached_property
     def by_source(self) -> tuple[Tensor, Tensor]:
@@ -114,12 +114,38 @@ class Graph:
         sources = sum(graph.num_sources for graph in graphs)
         if sources >= 2**31:
             raise ValueError(f"Graph.batch: {sources} sources together; needed less than 2^31")
-        ptr, src, edges, nodes = [graphs[0].ptr[:1]], [], 0, 0
+        ptr, src, cuts, edges, nodes = [graphs[0].ptr[:1]], [], [0], 0, 0
         for graph in graphs:
             ptr.append(graph.ptr[1:] + edges)
             src.append(graph.src + nodes)
+            cuts += [nodes + cut for cut in graph.cuts[1:]]
             edges, nodes = edges + graph.num_edges, nodes + graph.num_sources
-        return Graph.trusted(torch.cat(ptr), torch.cat(src), nodes)
+        whole = Graph.trusted(torch.cat(ptr), torch.cat(src), nodes)
+        return whole._cut(tuple(cuts)) if all(graph.num_sources == graph.num_targets for graph in graphs) else whole
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """0, ..., number of targets: no edge joins nodes of different sides of a cut. Those known from `batch`, not all there are."""
+        return 0, self.num_targets
+
+    def _cut(self, cuts: tuple[int, ...]) -> Graph:
+        self.__dict__["cuts"] = cuts
+        return self
+
+    def between(self, start: int, stop: int) -> Graph:
+        """The graph of the nodes between two cuts, numbered from 0. Kept, with what it works out about itself."""
+        if (start, stop) == (0, self.num_targets):
+            return self
+        if (start, stop) not in self._pieces:
+            part = self.part(start, stop)
+            piece = Graph.trusted(part.ptr, part.src - start, stop - start)
+            piece.__dict__["max_degree"] = part.max_degree
+            self._pieces[start, stop] = piece
+        return self._pieces[start, stop]
+
+    @cached_property
+    def _pieces(self) -> dict[tuple[int, int], Graph]:
+        return {}
 
     def part(self, start: int, stop: int) -> Graph:
         """Targets `start` to `stop` only. Kept, with what it works out about itself: every step asks for it again."""
@@ -146,6 +172,10 @@ class Graph:
         graph.__dict__["max_degree"] = self.max_degree
         return graph, left
 
+    def edges_before(self, targets: Sequence[int]) -> list[int]:
+        """How many edges come before those of each of these targets."""
+        return [int(self._host_ptr[target]) for target in targets]
+
     @cached_property
     def _host_ptr(self) -> Tensor:
         return self.ptr.cpu()
@@ -166,6 +196,13 @@ class Graph:
         """The same with targets sorted by degree, so that equal degrees lie side by side; and which target is where."""
         order = torch.argsort(self.degrees, stable=True)
         return Graph.trusted(offsets(self.degrees[order]), self.src[self.edges_by_degree], self.num_sources), order
+
+    @cached_property
+    def nodes_by_degree(self) -> tuple[Graph, Tensor]:
+        """The same where targets and sources are one set of nodes, which are renumbered; and which node is where."""
+        graph, order = self.by_degree
+        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
+        return Graph.trusted(graph.ptr, place.index_select(0, graph.src).int(), self.num_sources), order
 
     @property
     def edges_by_degree(self) -> Tensor:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gkn.graph import Graph
+from gkn.models.hidden import hidden, hidden_backward, zeros
 from gkn.ops import Backend, edge_relu, library
+from gkn.ops.last import Found, Last
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,20 +62,6 @@ class Blocks:
             [checkpoint(block, *span, *given, use_reentrant=False, preserve_rng_state=False) for span in self.ranges]
         )
 
-    def hidden(self, p: Tensor, q: Tensor, graph: Graph, layers: list[Tensor]) -> list[Tensor]:
-        """The features of the edges of a block after every layer."""
-        found = [library.implementation.edge_relu(p, q, graph, self.dtype, self.backend)]
-        for weight, bias in zip(layers[::2], layers[1::2], strict=True):
-            found.append(linear_relu_now(found[-1], weight, bias))
-        return found
-
-
-def linear_relu_now(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """relu(x weight^T + bias), not differentiated; on the GPU bias and ReLU are done as the product is written."""
-    if x.device.type == "cuda" and len(x):
-        return torch._addmm_activation(bias, x, weight.T)
-    return torch.relu_(nn.functional.linear(x, weight, bias))
-
 
 class _InBlocks(torch.autograd.Function):
     """Nothing but the inputs is kept; gradients are added up in place, in the type of what they are gradients of."""
@@ -84,15 +72,13 @@ class _InBlocks(torch.autograd.Function):
         ctx.save_for_backward(*given)
         v, p, q, *rest = given
         W, B, *layers = (x.to(blocks.dtype) for x in rest)
-        out = v.new_empty(len(blocks.scale), W.shape[2])
+        out, last = v.new_empty(len(blocks.scale), W.shape[2]), Last(W, B)
         with torch.autocast(v.device.type, enabled=False):
             for start, stop in blocks.ranges:
                 graph = blocks.graph.part(start, stop)
-                h = blocks.hidden(p[start:stop], q, graph, layers)[-1]
-                density = blocks.density(graph, start, stop)
-                out[start:stop] = library.implementation.kernel_sum(
-                    h, W, B, v, graph, density, blocks.scale[start:stop], blocks.backend
-                )
+                h = hidden(p[start:stop], q, graph, layers, blocks.dtype, blocks.backend)[-1]
+                density, scale = blocks.density(graph, start, stop), blocks.scale[start:stop]
+                out[start:stop] = library.implementation.forward(h, last, v, graph, density, scale, blocks.backend)
         return out
 
     @staticmethod
@@ -105,26 +91,22 @@ class _InBlocks(torch.autograd.Function):
             return None, *(next(found) if x.requires_grad else None for x in given)
         v, p, q, *rest = given
         W, B, *layers = (x.to(blocks.dtype) for x in rest)
-        totals = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in given]
-        dv, dp, dq, dW, dB, *dlayers = totals
+        last, totals = Last(W, B), zeros(given)
+        dv, dp, dq, _, _, *dlayers = totals
+        found = Found(last)
         for start, stop in blocks.ranges:
             whole = blocks.graph.part(start, stop)
             graph, left = whole.compact  # only the sources of this block, so that their gradients are no larger than it
             some_q, some_v = q.index_select(0, left), v.index_select(0, left)
-            features = blocks.hidden(p[start:stop], some_q, graph, layers)
+            features = hidden(p[start:stop], some_q, graph, layers, blocks.dtype, blocks.backend)
             g = torch.empty_like(features[-1])
             density, scale = blocks.density(whole, start, stop), blocks.scale[start:stop]
-            arguments = features[-1], W, B, some_v, graph, density, scale, blocks.backend
-            of_W, of_B, of_v = library.implementation.kernel_sum_backward(g, d[start:stop], *arguments)
-            dW += of_W
-            dB += of_B
+            of_v = library.implementation.backward(
+                d[start:stop], features[-1], last, found, some_v, graph, density, scale, blocks.backend, g
+            )
             dv.index_add_(0, left, of_v.to(dv.dtype))  # every source is there once, so this is the same sum every time
-            for i in range(len(layers) - 2, -1, -2):
-                g = torch.ops.aten.threshold_backward.grad_input(g, features[i // 2 + 1], 0, grad_input=g)
-                dlayers[i] += g.T @ features[i // 2]
-                dlayers[i + 1] += g.sum(0)
-                g = g @ layers[i]
-            of_x, of_y = library.implementation.edge_relu_backward(g, features[0], graph, dp.dtype, blocks.backend)
+            of_x, of_y = hidden_backward(g, features, graph, layers, dlayers, dp.dtype, blocks.backend)
             dp[start:stop] = of_x
             dq.index_add_(0, left, of_y)
+        totals = [dv, dp, dq, *found.done(), *dlayers]
         return None, *(total.to(x.dtype) for total, x in zip(totals, given, strict=True))

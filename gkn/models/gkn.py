@@ -72,6 +72,12 @@ class GKN(nn.Module):
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         """u on the points x: (K, d), (K, in_channels) -> (K, out_channels). With quadrature weights (K,), a weighted mean."""
+        if torch.is_grad_enabled() and self.sigma is torch.relu:
+            x, a = self._ready(graph, x, a)
+            self._square(graph)
+            marched = self._integral(graph, (x, a), (x, a), weights).march(self.lift(x, a), self.W, self.steps, self.last_sigma)
+            if marched is not None:
+                return self.project(marched)
         return self.project(self.states(graph, x, a, weights)[-1])
 
     def states(
@@ -84,8 +90,7 @@ class GKN(nn.Module):
     ) -> list[Tensor]:
         """v_0, ..., v_T on the points x. `progress` is called with (steps done, of how many)."""
         x, a = self._ready(graph, x, a)
-        if graph.num_targets != graph.num_sources:
-            raise ValueError(f"GKN: {graph}; needed as many targets as sources: one set of nodes")
+        self._square(graph)
         integral = self._integral(graph, (x, a), (x, a), weights)
         states = [self.lift(x, a)]
         for t in range(self.steps):
@@ -132,6 +137,10 @@ class GKN(nn.Module):
         of_x, of_y = (torch.cat([x, *(a[:, i : i + 1] for i in self.features)], 1) for x, a in (targets, sources))
         options = {"rho": self.rho, "recompute": self.recompute, "backend": self.backend}
         return self.kappa.on(graph, of_x, of_y, weights=weights, points=(targets[0], sources[0]), **options)
+
+    def _square(self, graph: Graph) -> None:
+        if graph.num_targets != graph.num_sources:
+            raise ValueError(f"GKN: {graph}; needed as many targets as sources: one set of nodes")
 
     def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """In the network's own type, and of the right shapes."""

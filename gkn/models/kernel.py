@@ -12,13 +12,17 @@ from torch import Tensor, nn
 
 from gkn.graph import Graph
 from gkn.memory import available_memory, check_room
-from gkn.models.blocks import Blocks, linear_relu_now
+from gkn.models.blocks import Blocks
+from gkn.models.hidden import linear_relu as linear_relu_now
+from gkn.models.march import Group, March
 from gkn.ops import Backend, autocast, check, edge_relu, library, pick, quadrature, scales
 
 Density: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """rho(x, y) of (edges, d) points each -> (edges,): the density of nu_x with respect to dy."""
 
 BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of hidden features, where they are not kept
+GROUP_BYTES = {"cpu": 2**26, "cuda": 2**26}  # the same of a group of graphs
+KEPT_BYTES = {"cpu": 2**26, "cuda": 2**32}  # the same where they are kept: others are as large, but only for one group at a time
 
 
 class Kernel(nn.Module):
@@ -95,29 +99,75 @@ class Integral:
         backend: Backend | None = None,
     ) -> None:
         self.kernel, self.rho, self.points = kernel, rho, points
-        p, self.q = kernel.parts(x, y)
-        self.dtype = autocast(p)[0].dtype
+        self.p, self.q = kernel.parts(x, y)
+        self.dtype = autocast(self.p)[0].dtype
         n = kernel.W.shape[1]
-        self.backend: Backend = pick(backend, p.device, self.dtype, n)
+        self.backend: Backend = pick(backend, self.p.device, self.dtype, n)
         self.graph, self.back = graph, None
         self.weights = quadrature(weights, graph, mean)
-        scale = scales(graph, self.weights, mean, self.dtype)
-        if self.backend == "factored" and not graph.is_sorted:
-            self.graph, order = graph.by_degree
-            p, scale, self.back = p.index_select(0, order), scale[order], torch.argsort(order)
-            if points is not None:
-                self.points = points[0][order], points[1]
-        self.p, self.scale = p, scale
+        self.scale = scales(graph, self.weights, mean, self.dtype)
         self.bytes = sum(kernel.sizes) * self.dtype.itemsize  # of an edge
-        needed = self.graph.num_edges * self.bytes * (3 if torch.is_grad_enabled() else 1)
+        needed = graph.num_edges * self.bytes * (3 if torch.is_grad_enabled() else 1)
         self.through = not torch.is_grad_enabled() and rho is None and library.fits_through(kernel.sizes, n, self.backend)
-        self.recompute = needed > available_memory(p.device) // 2 if recompute is None else recompute
-        self.density = None if self.recompute else self._density(self.graph, self.points)
+        self.recompute = needed > available_memory(self.p.device) // 2 if recompute is None else recompute
+        if recompute is False:
+            check_room(needed // 3, f"recompute=False: hidden features of {graph}", self.p.device)
+        self.density = None if self.recompute else self._density(graph, points)
+        self._started = False
         self._h: Tensor | None = None
+
+    def _start(self) -> None:
+        """Targets of one degree side by side, where that helps, and h, where it is kept."""
+        self._started = True
+        if self.backend == "factored" and not self.graph.is_sorted:
+            if self.density is not None:
+                self.density = self.density.index_select(0, self.graph.edges_by_degree)
+            self.graph, order = self.graph.by_degree
+            self.p, self.scale, self.back = self.p.index_select(0, order), self.scale[order], torch.argsort(order)
+            if self.points is not None:
+                self.points = self.points[0][order], self.points[1]
         if not self.recompute:
-            if recompute is not None:
-                check_room(needed // 3, f"recompute=False: hidden features of {graph}", p.device)
-            self._h = kernel.edges(p, self.q, self.graph, self.backend, own=True)
+            self._h = self.kernel.edges(self.p, self.q, self.graph, self.backend, own=True)
+
+    def march(self, v: Tensor, own: nn.Linear, steps: int, last_relu: bool) -> Tensor | None:
+        """v_T of v <- relu(own(v) + integral of kappa v), in one function; None where it must be done step by step."""
+        groups = self._groups()
+        if groups is None or torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference":
+            return None
+        march = March(groups, steps, last_relu, not self.recompute, self.backend, self.dtype)
+        check(None, *autocast(self.kernel.W, self.kernel.B, v), self.graph)
+        layers = [tensor for layer in self.kernel.layers() for tensor in layer]
+        return march(v.to(self.dtype), self.p, self.q, self.kernel.W, self.kernel.B, own.weight, own.bias, *layers)
+
+    def _groups(self) -> list[Group] | None:
+        """Nodes between cuts of the graph, as many together as fit; None where that is too many."""
+        kind, cuts = self.p.device.type, self.graph.cuts
+        if not self.graph.num_targets or self.graph.num_targets != self.graph.num_sources:
+            return None
+        room = (GROUP_BYTES if self.recompute else KEPT_BYTES).get(kind, BLOCK_BYTES["cpu"])
+        ends = [edges * self.bytes for edges in self.graph.edges_before(cuts)]
+        if self.recompute and max(stop - start for start, stop in pairwise(ends)) > room:
+            return None
+        chosen = [0]
+        for i in range(1, len(cuts)):
+            if ends[i] - ends[chosen[-1]] > room and i - 1 > chosen[-1]:
+                chosen.append(i - 1)
+        return [self._group(cuts[i], cuts[j]) for i, j in pairwise([*chosen, len(cuts) - 1])]
+
+    def _group(self, start: int, stop: int) -> Group:
+        graph, order, scale = self.graph.between(start, stop), None, self.scale[start:stop]
+        if self.backend == "factored" and not graph.is_sorted:
+            graph, order = graph.nodes_by_degree
+            scale = scale[order]
+        rho = None
+        if self.points is not None and self.rho is not None:
+            points = self.points[0][start:stop], self.points[1][start:stop]
+            rho = self._density(graph, points if order is None else (points[0][order], points[1][order]))
+        if self.weights is not None:
+            weights = self.weights[start:stop] if order is None else self.weights[start:stop][order]
+            on_edges = weights.to(self.dtype).index_select(0, graph.src)
+            rho = on_edges if rho is None else rho * on_edges
+        return Group(start, stop, graph, order, scale, rho)
 
     def _density(self, graph: Graph, points: tuple[Tensor, Tensor] | None) -> Tensor | None:
         if self.rho is None:
@@ -135,6 +185,8 @@ class Integral:
 
     def __call__(self, v: Tensor) -> Tensor:
         W, B, v = autocast(self.kernel.W, self.kernel.B, v)
+        if not self._started:
+            self._start()
         check(self._h, W, B, v, self.graph, self.density)
         if self.weights is not None:
             v = v * self.weights.to(v.dtype)[:, None]

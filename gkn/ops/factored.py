@@ -13,26 +13,40 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from gkn.ops.last import Found, Last
+
 Runs = list[tuple[int, int, int, int]]  # first target, last + 1, first edge, degree
 
 
-def kernel_sum(
-    h: Tensor, W: Tensor, B: Tensor, v: Tensor, ptr: Tensor, src: Tensor, rho: Tensor | None, scale: Tensor, block: int
+def forward(
+    h: Tensor,
+    last: Last,
+    v: Tensor,
+    ptr: Tensor,
+    src: Tensor,
+    rho: Tensor | None,
+    scale: Tensor,
+    block: int,
+    max_degree: int,
+    relu: bool = False,
 ) -> Tensor:
-    out = v.new_empty(len(scale), W.shape[2])
-    room = v.new_empty(min(block, len(scale)), *W.shape[:2])  # taken once: fresh pages cost as much as filling them
+    out = v.new_empty(len(scale), last.W.shape[2])
+    room = v.new_empty(min(block, len(scale)), *last.W.shape[:2])  # taken once: fresh pages cost as much as filling them
     for start, stop, runs in _blocks(ptr, block):
         V = _values(v, src, rho, runs)
         A, s = _outer(h, V, scale[start:stop], start, runs, room)
-        torch.addmm(s @ B, A.flatten(1), W.flatten(0, 1), out=out[start:stop])
-    return out
+        base = s @ last.B
+        if last.own is not None and last.bias is not None:
+            base.addmm_(v[start:stop], last.own).add_(last.bias)
+        torch.addmm(base, A.flatten(1), last.W.flatten(0, 1), out=out[start:stop])
+    return out.relu_() if relu else out
 
 
-def kernel_sum_backward(
+def backward(
     d: Tensor,
     h: Tensor,
-    W: Tensor,
-    B: Tensor,
+    last: Last,
+    found: Found,
     v: Tensor,
     ptr: Tensor,
     src: Tensor,
@@ -41,20 +55,23 @@ def kernel_sum_backward(
     scale: Tensor,
     dh: Tensor,
     block: int,
+    max_degree: int,
     add: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dW, dB and dv; dh is written, or added to."""
-    k, n, _ = W.shape
-    sums = Sums(W, B)
+    close: bool = False,
+    door: Tensor | None = None,
+) -> Tensor:
+    """dv, closed where door <= 0; dh is written, or added to, and at last closed where h <= 0; `found` takes what is of `last`."""
+    k, n, _ = last.W.shape
     dm, room = v.new_empty(len(src), n), v.new_empty(min(block, len(scale)), k, n)
     for start, stop, runs in _blocks(ptr, block):
         some, V = d[start:stop], _values(v, src, rho, runs)
         A, s = _outer(h, V, scale[start:stop], start, runs, room)
-        sums.add(A, s, some)
+        found.add(0, A.flatten(1), some)
+        found.add(k * n, s, some)
         some = (some * scale[start:stop, None]).to(v.dtype)
-        dA, ds = torch.mm(some, W.flatten(0, 1).T, out=A.flatten(1)).view(-1, k, n), some @ B.T
-        for first, last, edge, degree in runs:
-            shape, here = (last - first, degree), slice(first - start, last - start)
+        dA, ds = torch.mm(some, last.W.flatten(0, 1).T, out=A.flatten(1)).view(-1, k, n), some @ last.B.T
+        for first, stop_run, edge, degree in runs:
+            shape, here = (stop_run - first, degree), slice(first - start, stop_run - start)
             part = slice(edge, edge + shape[0] * degree)
             local = slice(part.start - runs[0][2], part.stop - runs[0][2])
             message = dm[part].view(*shape, n)
@@ -64,29 +81,22 @@ def kernel_sum_backward(
                 into.baddbmm_(V[local].view(*shape, n), D)
             else:
                 torch.bmm(V[local].view(*shape, n), D, out=into)
+            if close:
+                close_where(dh[part], h[part])
     if rho is not None:
         dm = dm.mul_(rho[:, None])
-    return *sums.done(), segment_sum(dm, *by_source)
+    dv = segment_sum(dm, *by_source)
+    if last.own is not None:
+        found.add(k * n + n, v, d)
+        found.add(k * n + 2 * n, torch.ones_like(d[:, :1]), d)
+        dv.addmm_(d, last.own.T)
+    return dv if door is None else close_where(dv, door)
 
 
-class Sums:
-    """dW = A^T d and dB = s^T d over blocks of targets: in float32 at least, or many small blocks would be lost to rounding."""
-
-    def __init__(self, W: Tensor, B: Tensor) -> None:
-        self.kind = W.dtype
-        kind = torch.promote_types(W.dtype, torch.float32)
-        self.dW, self.dB = torch.zeros_like(W, dtype=kind), torch.zeros_like(B, dtype=kind)
-
-    def add(self, A: Tensor, s: Tensor, d: Tensor) -> None:
-        if self.dW.dtype == self.kind:
-            self.dW.flatten(0, 1).addmm_(A.flatten(1).T, d)
-            self.dB.addmm_(s.T, d)
-        else:
-            self.dW.flatten(0, 1).add_(A.flatten(1).T @ d)
-            self.dB.add_(s.T @ d)
-
-    def done(self) -> tuple[Tensor, Tensor]:
-        return self.dW.to(self.kind), self.dB.to(self.kind)
+def close_where(d: Tensor, out: Tensor) -> Tensor:
+    """d, in place, 0 where out <= 0: the derivative of the ReLU that made `out`."""
+    closed: Tensor = torch.ops.aten.threshold_backward.grad_input(d, out, 0, grad_input=d)
+    return closed
 
 
 def _blocks(ptr: Tensor, block: int) -> Iterator[tuple[int, int, Runs]]:
@@ -134,7 +144,7 @@ def _outer(h: Tensor, V: Tensor, scale: Tensor, start: int, runs: Runs, room: Te
     return A, s
 
 
-def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype) -> Tensor:
+def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype, max_degree: int) -> Tensor:
     target = torch.arange(len(p), device=src.device).repeat_interleave(ptr.diff(), output_size=len(src))
     return q.index_select(0, src).add_(p.index_select(0, target)).relu_().to(dtype)
 

@@ -1,6 +1,7 @@
 """The factored sums in Triton: forward and backward, on NVIDIA GPUs, and in Triton's interpreter on the CPU.
 
-One program has the neighbours of one target, and gathers v(y) as it goes. Products with W are left to cuBLAS, a block of
+One program has the neighbours of one target, and gathers v(y) as it goes. What it sums is one row of a matrix: A(x), s(x) and, in
+a step of a network, v(x) and 1. One product with all of W, B, the step's own matrix and its bias is left to cuBLAS, a block of
 targets at a time.
 """
 
@@ -11,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gkn.ops.factored import Sums
+from gkn.ops.last import Found, Last
 
 
 @triton.jit
@@ -24,10 +25,10 @@ def _dot(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def _outer(
-    h, v, rho, scale, ptr, src, A, s, k, n,
-    RHO: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    h, v, own, rho, scale, ptr, src, sums, k, n, stride,
+    RHO: tl.constexpr, OWN: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A(x)[k, j] = scale(x) sum_y rho h(x, y)_k v(y)_j for BK of the k's, and s(x)_j = scale(x) sum_y rho v(y)_j."""
+    """A(x)[k, j] = scale(x) sum_y rho h(x, y)_k v(y)_j for BK of the k's, then `_rest`."""
     tiles = tl.cdiv(k, BK)
     x = (tl.program_id(0) // tiles).to(tl.int64)
     tile = tl.program_id(0) % tiles
@@ -46,15 +47,26 @@ def _outer(
         acc = _dot(tl.trans(H), V, acc, PRECISION)
         total += tl.sum(V.to(tl.float32), 0)
     by = tl.load(scale + x).to(tl.float32)
-    place = A + x * k * n + ks[:, None] * n + ns[None, :]
-    tl.store(place, (acc * by).to(A.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
-    tl.store(s + x * n + ns, (total * by).to(s.dtype.element_ty), mask=(ns < n) & (tile == 0))
+    place = sums + x * stride + ks[:, None] * n + ns[None, :]
+    tl.store(place, (acc * by).to(sums.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
+    if tile == 0:
+        _rest(total * by, own + x * n, sums + x * stride + k * n, n, OWN, BN)
+
+
+@triton.jit
+def _rest(total, own, place, n, OWN: tl.constexpr, BN: tl.constexpr):
+    """Behind A(x): s(x)_j = scale(x) sum_y rho v(y)_j, and if asked for v(x), 1 and zeros."""
+    ns, sixteen = tl.arange(0, BN), tl.arange(0, 16)
+    tl.store(place + ns, total.to(place.dtype.element_ty), mask=ns < n)
+    if OWN:
+        tl.store(place + n + ns, tl.load(own + ns, mask=ns < n, other=0.0), mask=ns < n)
+        tl.store(place + 2 * n + sixteen, tl.where(sixteen == 0, 1.0, 0.0).to(place.dtype.element_ty))
 
 
 @triton.jit
 def _outer_short(
-    h, v, rho, scale, ptr, src, A, s, k, n, splits,
-    RHO: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    h, v, own, rho, scale, ptr, src, sums, k, n, stride, splits,
+    RHO: tl.constexpr, OWN: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same where all neighbours fit into one tile: v(y) is gathered once, and the k's stream by."""
     x = (tl.program_id(0) // splits).to(tl.int64)
@@ -73,18 +85,22 @@ def _outer_short(
         ks = first + tl.arange(0, BK)
         H = tl.load(h + e[:, None] * k + ks[None, :], mask=there[:, None] & (ks < k)[None, :], other=0.0)
         acc = _dot(tl.trans(H), V, tl.zeros((BK, BN), tl.float32), PRECISION) * by
-        place = A + x * k * n + ks[:, None] * n + ns[None, :]
-        tl.store(place, acc.to(A.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
-    total = tl.sum(V.to(tl.float32), 0) * by
-    tl.store(s + x * n + ns, total.to(s.dtype.element_ty), mask=(ns < n) & (part == 0))
+        place = sums + x * stride + ks[:, None] * n + ns[None, :]
+        tl.store(place, acc.to(sums.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
+    if part == 0:
+        _rest(tl.sum(V.to(tl.float32), 0) * by, own + x * n, sums + x * stride + k * n, n, OWN, BN)
 
 
 @triton.jit
 def _spread(
-    dA, ds, h, v, rho, ptr, src, dh, dm, k, n, chunks,
-    RHO: tl.constexpr, ADD: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    dA, h, v, rho, scale, ptr, src, dh, dm, k, n, stride, chunks,
+    RHO: tl.constexpr, ADD: tl.constexpr, GATE: tl.constexpr,
+    BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dh(x, y)_k = rho sum_j dA(x)[k, j] v(y)_j, and to y: dm(x, y)_j = rho (sum_k dA(x)[k, j] h(x, y)_k + ds(x)_j)."""
+    """dh(x, y)_k = scale rho sum_j dA(x)[k, j] v(y)_j, and to y: dm(x, y)_j = scale rho (sum_k dA(x)[k, j] h(x, y)_k + ds(x)_j).
+
+    With GATE, dh is closed where h = 0: the derivative of the ReLU that made h.
+    """
     x = (tl.program_id(0) // chunks).to(tl.int64)
     begin, end = tl.load(ptr + x), tl.load(ptr + x + 1)
     e = begin + (tl.program_id(0) % chunks) * BE + tl.arange(0, BE)
@@ -92,23 +108,27 @@ def _spread(
     if begin + (tl.program_id(0) % chunks) * BE < end:
         y = tl.load(src + e, mask=there, other=0).to(tl.int64)
         kind = v.dtype.element_ty
+        by = tl.load(scale + x).to(tl.float32)
         V = tl.load(v + y[:, None] * n + ns[None, :], mask=there[:, None] & (ns < n)[None, :], other=0.0)
         if RHO:
             r = tl.load(rho + e, mask=there, other=0.0).to(tl.float32)
             V = (V.to(tl.float32) * r[:, None]).to(kind)
-        m = tl.zeros((BE, BN), tl.float32) + tl.load(ds + x * n + ns, mask=ns < n, other=0.0).to(tl.float32)[None, :]
+        ds = tl.load(dA + x * stride + k * n + ns, mask=ns < n, other=0.0).to(tl.float32)
+        m = tl.zeros((BE, BN), tl.float32) + ds[None, :]
         for first in range(0, k, BK):
             ks = first + tl.arange(0, BK)
-            tile, inside = dA + x * k * n + ks[:, None] * n + ns[None, :], (ks < k)[:, None] & (ns < n)[None, :]
+            tile, inside = dA + x * stride + ks[:, None] * n + ns[None, :], (ks < k)[:, None] & (ns < n)[None, :]
             D = tl.load(tile, mask=inside, other=0.0)
             place, known = e[:, None] * k + ks[None, :], there[:, None] & (ks < k)[None, :]
             H = tl.load(h + place, mask=known, other=0.0)
             m = _dot(H, D, m, PRECISION)
-            g = tl.zeros((BE, BK), tl.float32)
+            g = _dot(V, tl.trans(D), tl.zeros((BE, BK), tl.float32), PRECISION) * by
             if ADD:
                 g += tl.load(dh + place, mask=known, other=0.0).to(tl.float32)
-            g = _dot(V, tl.trans(D), g, PRECISION)
+            if GATE:
+                g = tl.where(H <= 0, 0.0, g)
             tl.store(dh + place, g.to(dh.dtype.element_ty), mask=known)
+        m = m * by
         if RHO:
             m = m * r[:, None]
         tl.store(dm + e[:, None] * n + ns[None, :], m.to(dm.dtype.element_ty), mask=there[:, None] & (ns < n)[None, :])
@@ -116,7 +136,7 @@ def _spread(
 
 @triton.jit
 def _through(
-    p, q, weight, bias, v, scale, ptr, src, A, s, c, k, n,
+    p, q, weight, bias, v, scale, ptr, src, sums, c, k, n, stride,
     BE: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A(x) and s(x) of h = relu(weight relu(p(x) + q(y)) + bias), which never leaves the chip: for BK of its k's."""
@@ -143,9 +163,10 @@ def _through(
         acc = _dot(tl.trans(H), V, acc, PRECISION)
         total += tl.sum(V.to(tl.float32), 0)
     by = tl.load(scale + x).to(tl.float32)
-    place = A + x * k * n + ks[:, None] * n + ns[None, :]
-    tl.store(place, (acc * by).to(A.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
-    tl.store(s + x * n + ns, (total * by).to(s.dtype.element_ty), mask=(ns < n) & (tile == 0))
+    place = sums + x * stride + ks[:, None] * n + ns[None, :]
+    tl.store(place, (acc * by).to(sums.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
+    if tile == 0:
+        _rest(total * by, v, sums + x * stride + k * n, n, False, BN)
 
 
 @triton.jit
@@ -168,8 +189,11 @@ def _edge_relu(p, q, ptr, src, out, c, tiles, chunks, EDGES: tl.constexpr, BE: t
 
 
 @triton.jit
-def _segment_sum(values, gate, ptr, order, out, c, ORDER: tl.constexpr, GATE: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr):
-    """out[i] = sum of the rows ptr[i] to ptr[i+1] of values, in the given order, where gate > 0."""
+def _segment_sum(
+    values, gate, plus, door, ptr, order, out, c, stride,
+    ORDER: tl.constexpr, GATE: tl.constexpr, PLUS: tl.constexpr, DOOR: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """out[i] = sum of the rows ptr[i] to ptr[i+1] of values, in the given order, where gate > 0; + plus[i]; where door[i] > 0."""
     tiles = tl.cdiv(c, BC)
     i = (tl.program_id(0) // tiles).to(tl.int64)
     cs = (tl.program_id(0) % tiles) * BC + tl.arange(0, BC)
@@ -187,7 +211,12 @@ def _segment_sum(values, gate, ptr, order, out, c, ORDER: tl.constexpr, GATE: tl
         if GATE:
             term = tl.where(tl.load(gate + place, mask=known, other=0.0).to(tl.float32) > 0, term, 0.0)
         acc += term
-    tl.store(out + i * c + cs, tl.sum(acc, 0).to(out.dtype.element_ty), mask=cs < c)
+    total = tl.sum(acc, 0)
+    if PLUS:
+        total += tl.load(plus + i * stride + cs, mask=cs < c, other=0.0).to(tl.float32)
+    if DOOR:
+        total = tl.where(tl.load(door + i * c + cs, mask=cs < c, other=0.0) <= 0, 0.0, total)
+    tl.store(out + i * c + cs, total.to(out.dtype.element_ty), mask=cs < c)
 
 
 THROUGH = 128, 4  # how many k at a time, and by how many warps
@@ -207,10 +236,9 @@ def _precision(x: Tensor) -> str:
     return "tf32x3" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
-def kernel_sum(
+def forward(
     h: Tensor,
-    W: Tensor,
-    B: Tensor,
+    last: Last,
     v: Tensor,
     ptr: Tensor,
     src: Tensor,
@@ -218,23 +246,33 @@ def kernel_sum(
     scale: Tensor,
     block: int,
     max_degree: int,
+    relu: bool = False,
 ) -> Tensor:
-    out = v.new_empty(len(scale), W.shape[2])
+    out = v.new_empty(len(scale), last.rows.shape[1])
     for start in range(0, len(scale), block):
-        stop = min(start + block, len(scale))
-        A, s = _sums(h, v, ptr[start : stop + 1], src, rho, scale[start:stop], max_degree)
-        torch.addmm(s @ B, A.flatten(1), W.flatten(0, 1), out=out[start:stop])
-    return out
+        part = slice(start, min(start + block, len(scale)))
+        torch.mm(_sums(h, last, v, ptr, src, rho, scale, part, max_degree), last.rows, out=out[part])
+    return out.relu_() if relu else out
 
 
 def _sums(
-    h: Tensor, v: Tensor, ptr: Tensor, src: Tensor, rho: Tensor | None, scale: Tensor, max_degree: int
-) -> tuple[Tensor, Tensor]:
-    X, k, n = len(scale), h.shape[1], v.shape[1]
-    A, s = v.new_empty(X, k, n), v.new_empty(X, n)
-    BN = _power(n, 16, 256)
-    inputs = h, v, v if rho is None else rho, scale, ptr, src, A, s, k, n
-    options = {"RHO": rho is not None, "BN": BN, "PRECISION": _precision(v), "num_warps": 4}
+    h: Tensor,
+    last: Last,
+    v: Tensor,
+    ptr: Tensor,
+    src: Tensor,
+    rho: Tensor | None,
+    scale: Tensor,
+    part: slice,
+    max_degree: int,
+) -> Tensor:
+    """A(x) and what comes behind it, for some targets: what the rows of `last` are multiplied with."""
+    X, k, n = part.stop - part.start, h.shape[1], v.shape[1]
+    sums = v.new_empty(X, len(last.rows))
+    BN, own = _power(n, 16, 256), last.own is not None
+    ptr = ptr[part.start : part.stop + 1]
+    inputs = h, v, v[part] if own else v, v if rho is None else rho, scale[part], ptr, src, sums, k, n, len(last.rows)
+    options = {"RHO": rho is not None, "OWN": own, "BN": BN, "PRECISION": _precision(v), "num_warps": 4}
     short = h.element_size() <= 2
     if max_degree <= (128 if short else 64) and BN <= 64:
         BE = _power(max_degree, 16, 128)
@@ -244,14 +282,14 @@ def _sums(
     else:
         BE, BK = 64 if short else 16, _power(k, 16, 128 if BN <= 64 else 64 if BN <= 128 else 16)
         _outer[(X * triton.cdiv(k, BK),)](*inputs, BE=BE, BK=BK, **options, num_stages=2)
-    return A, s
+    return sums
 
 
-def kernel_sum_backward(
+def backward(
     d: Tensor,
     h: Tensor,
-    W: Tensor,
-    B: Tensor,
+    last: Last,
+    found: Found,
     v: Tensor,
     ptr: Tensor,
     src: Tensor,
@@ -260,28 +298,36 @@ def kernel_sum_backward(
     scale: Tensor,
     dh: Tensor,
     block: int,
-    add: bool,
     max_degree: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dW, dB and dv; dh is written, or added to."""
-    k, n, _ = W.shape
-    sums, dm = Sums(W, B), v.new_empty(len(src), n)
+    add: bool,
+    close: bool = False,
+    door: Tensor | None = None,
+) -> Tensor:
+    """dv, closed where door <= 0; dh is written, or added to, and at last closed where h <= 0; `found` takes what is of `last`."""
+    k, n, _ = last.W.shape
+    dm = v.new_empty(len(src), n)
+    plus = None if last.own is None else v.new_empty(len(scale), n)
     BN = _power(n, 16, 256)
     BK = _power(k, 16, 64 if BN <= 128 else 16)
     BE = 16 if max_degree <= 32 or BN > 128 else 64 if h.element_size() <= 2 else 32
     chunks = triton.cdiv(max(max_degree, 1), BE)
     for start in range(0, len(scale), block):
-        stop = min(start + block, len(scale))
-        offsets, some, by = ptr[start : stop + 1], d[start:stop], scale[start:stop]
-        A, s = _sums(h, v, offsets, src, rho, by, max_degree)
-        sums.add(A, s, some)
-        scaled = (some * by[:, None]).to(v.dtype)
-        torch.mm(scaled, W.flatten(0, 1).T, out=A.flatten(1))
-        _spread[((stop - start) * chunks,)](
-            A, scaled @ B.T, h, v, v if rho is None else rho, offsets, src, dh, dm, k, n, chunks,
-            RHO=rho is not None, ADD=add, BE=BE, BK=BK, BN=BN, PRECISION=_precision(v), num_warps=4, num_stages=3,
+        part = slice(start, min(start + block, len(scale)))
+        sums = _sums(h, last, v, ptr, src, rho, scale, part, max_degree)
+        found.add(0, sums, d[part])
+        torch.mm(d[part], last.rows.T, out=sums)
+        _spread[((part.stop - start) * chunks,)](
+            sums, h, v, v if rho is None else rho, scale[part], ptr[start : part.stop + 1], src, dh, dm, k, n, len(last.rows),
+            chunks, RHO=rho is not None, ADD=add, GATE=close, BE=BE, BK=BK, BN=BN, PRECISION=_precision(v),
+            num_warps=4, num_stages=3,
         )  # fmt: skip
-    return *sums.done(), segment_sum(dm, *by_source)
+        if plus is not None:
+            of_own = sums[:, k * n + n : k * n + 2 * n]
+            if part.stop - start < len(scale):
+                plus[part] = of_own
+            else:
+                plus = of_own
+    return segment_sum(dm, *by_source, plus=plus, door=door)
 
 
 def fits_through(c: int, n: int) -> bool:
@@ -289,32 +335,31 @@ def fits_through(c: int, n: int) -> bool:
     return c <= 128 and n <= 64
 
 
-def kernel_sum_through(
+def through(
     p: Tensor,
     q: Tensor,
     weight: Tensor,
     bias: Tensor,
-    W: Tensor,
-    B: Tensor,
+    last: Last,
     v: Tensor,
     ptr: Tensor,
     src: Tensor,
     scale: Tensor,
     block: int,
 ) -> Tensor:
-    """kernel_sum of h = relu(weight relu(p + q) + bias), without h. Forward only."""
+    """`forward` of h = relu(weight relu(p + q) + bias), without h."""
     (k, c), n = weight.shape, v.shape[1]
-    out = v.new_empty(len(scale), W.shape[2])
+    out, rows = v.new_empty(len(scale), last.W.shape[2]), len(last.rows)
     BK, warps = (_power(k, 16, THROUGH[0]), THROUGH[1]) if v.element_size() <= 2 else (_power(k, 16, 128), 8)
     for start in range(0, len(scale), block):
         stop = min(start + block, len(scale))
-        A, s = v.new_empty(stop - start, k, n), v.new_empty(stop - start, n)
+        sums = v.new_empty(stop - start, rows)
         _through[((stop - start) * triton.cdiv(k, BK),)](
             p[start:stop], q, weight, bias, v, scale[start:stop], ptr[start : stop + 1], src,
-            A, s, c, k, n, BE=64 if v.element_size() <= 2 else 32, BC=_power(c, 16, 128), BK=BK,
+            sums, c, k, n, rows, BE=64 if v.element_size() <= 2 else 32, BC=_power(c, 16, 128), BK=BK,
             BN=_power(n, 16, 64), PRECISION=_precision(v), num_warps=warps, num_stages=2,
         )  # fmt: skip
-        torch.addmm(s @ B, A.flatten(1), W.flatten(0, 1), out=out[start:stop])
+        torch.mm(sums, last.rows, out=out[start:stop])
     return out
 
 
@@ -339,14 +384,19 @@ def segment_sum(
     values: Tensor,
     ptr: Tensor,
     order: Tensor | None = None,
+    *,
     gate: Tensor | None = None,
+    plus: Tensor | None = None,
+    door: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     out = values.new_empty(len(ptr) - 1, values.shape[1], dtype=dtype or values.dtype)
     BC = _power(values.shape[1], 16, 128)
     if len(out):
+        others = [values if given is None else given for given in (gate, plus, door)]
         _segment_sum[(len(out) * triton.cdiv(values.shape[1], BC),)](
-            values, values if gate is None else gate, ptr, ptr if order is None else order, out, values.shape[1],
-            ORDER=order is not None, GATE=gate is not None, BE=16, BC=BC, num_warps=4,
+            values, *others, ptr, ptr if order is None else order, out, values.shape[1], others[1].stride(0),
+            ORDER=order is not None, GATE=gate is not None, PLUS=plus is not None, DOOR=door is not None,
+            BE=16, BC=BC, num_warps=4,
         )  # fmt: skip
     return out

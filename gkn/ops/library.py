@@ -18,7 +18,9 @@ from torch.autograd import forward_ad
 from gkn.graph import Graph
 from gkn.memory import check_room
 from gkn.ops import factored, reference
+from gkn.ops.factored import close_where as close_where
 from gkn.ops.factored import segment_sum as segment_sum
+from gkn.ops.last import Found, Last
 
 BLOCK_BYTES = {"cpu": 2**24, "cuda": 2**29}  # of A, the sums of h (x) v, at a time
 
@@ -56,43 +58,46 @@ class implementation:
     than the arithmetic of a small block."""
 
     @staticmethod
-    def kernel_sum(
-        h: Tensor, W: Tensor, B: Tensor, v: Tensor, graph: Graph, rho: Tensor | None, scale: Tensor, backend: str
+    def forward(
+        h: Tensor, last: Last, v: Tensor, graph: Graph, rho: Tensor | None, scale: Tensor, backend: str, relu: bool = False
     ) -> Tensor:
-        arrays = graph.ptr, graph.src, graph.ptr, graph.src, graph.max_degree
-        out: Tensor = _now(h, W, B, v.contiguous(), *arrays, rho, scale, backend)
+        sizes = _block(v, last.W), graph.max_degree
+        out: Tensor = _module(backend).forward(h, last, v.contiguous(), graph.ptr, graph.src, rho, scale, *sizes, relu)
         return out
 
     @staticmethod
-    def kernel_sum_backward(
-        dh: Tensor,
+    def backward(
         d: Tensor,
         h: Tensor,
-        W: Tensor,
-        B: Tensor,
+        last: Last,
+        found: Found,
         v: Tensor,
         graph: Graph,
         rho: Tensor | None,
         scale: Tensor,
         backend: str,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """dW, dB and dv; dh is written."""
-        arrays = graph.ptr, graph.src, *graph.by_source, graph.max_degree
-        dW, dB, dv = _into(dh, False, d, h, W, B, v, *arrays, rho, scale, backend)
-        return dW, dB, dv
+        dh: Tensor,
+        add: bool = False,
+        door: Tensor | None = None,
+        close: bool = True,
+    ) -> Tensor:
+        """dv, closed where door <= 0; dh is written, or added to, and closed where h <= 0; `found` takes what is of `last`."""
+        arrays = graph.ptr, graph.src, graph.by_source
+        sizes = _block(v, last.W), graph.max_degree
+        dv: Tensor = _module(backend).backward(
+            d.contiguous(), h, last, found, v.contiguous(), *arrays, rho, scale, dh, *sizes, add, close, door
+        )
+        return dv
 
     @staticmethod
     def edge_relu(p: Tensor, q: Tensor, graph: Graph, dtype: torch.dtype, backend: str) -> Tensor:
-        if backend == "factored":
-            return factored.edge_relu(p, q, graph.ptr, graph.src, dtype)
-        out: Tensor = _fused().edge_relu(p, q, graph.ptr, graph.src, dtype, graph.max_degree)
+        out: Tensor = _module(backend).edge_relu(p, q, graph.ptr, graph.src, dtype, graph.max_degree)
         return out
 
     @staticmethod
     def edge_relu_backward(d: Tensor, out: Tensor, graph: Graph, dtype: torch.dtype, backend: str) -> tuple[Tensor, Tensor]:
         """d is overwritten."""
-        module = _fused() if backend == "fused" else factored
-        dp, dq = module.edge_relu_backward(d, out, graph.ptr, graph.by_source, dtype, own=True)
+        dp, dq = _module(backend).edge_relu_backward(d, out, graph.ptr, graph.by_source, dtype, own=True)
         return dp, dq
 
 
@@ -115,14 +120,16 @@ def kernel_sum_through(
     scale: Tensor,
 ) -> Tensor:
     """kernel_sum of h = relu(weight relu(p + q) + bias), where h is neither given nor ever stored. Forward only, fused only."""
-    tensors = _contiguous(p, q, weight, bias, W, B, v)
-    out: Tensor = _fused().kernel_sum_through(*tensors, graph.ptr, graph.src, scale, _block(v, W))
+    p, q, weight, bias, W, B, v = _contiguous(p, q, weight, bias, W, B, v)
+    out: Tensor = _module("fused").through(
+        p, q, weight, bias, Last(W, B), v, graph.ptr, graph.src, scale, _block(v, W)
+    )
     return out
 
 
 def fits_through(kernel_sizes: tuple[int, ...], n: int, backend: str) -> bool:
     """Whether kernel_sum_through can be used."""
-    return backend == "fused" and len(kernel_sizes) == 2 and bool(_fused().fits_through(kernel_sizes[0], n))
+    return backend == "fused" and len(kernel_sizes) == 2 and bool(_module("fused").fits_through(kernel_sizes[0], n))
 
 
 def edge_relu_backward(d: Tensor, out: Tensor, graph: Graph, dtype: torch.dtype, backend: str) -> tuple[Tensor, Tensor]:
@@ -147,7 +154,9 @@ def _block(v: Tensor, W: Tensor) -> int:
     return max(1, BLOCK_BYTES.get(v.device.type, BLOCK_BYTES["cpu"]) // (W.shape[0] * W.shape[1] * v.element_size()))
 
 
-def _fused() -> Any:
+def _module(backend: str) -> Any:
+    if backend != "fused":
+        return factored
     try:
         from gkn.ops import fused
     except ImportError as error:
@@ -165,9 +174,7 @@ def _kernel_sum(h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho,
 
 
 def _now(h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend):
-    if backend == "factored":
-        return factored.kernel_sum(h, W, B, v, ptr, src, rho, scale, _block(v, W))
-    return _fused().kernel_sum(h, W, B, v, ptr, src, rho, scale, _block(v, W), max_degree)
+    return _module(backend).forward(h, Last(W, B), v, ptr, src, rho, scale, _block(v, W), max_degree)
 
 
 @_kernel_sum.register_fake
@@ -180,7 +187,8 @@ def _(h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, ba
 )
 def _kernel_sum_backward(d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend):
     dh = torch.empty_like(h)
-    return dh, *_into(dh, False, d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend)
+    dW, dB, dv = _into(dh, False, d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend)
+    return dh, dW, dB.clone(), dv  # no two outputs of an operator may share memory
 
 
 @_kernel_sum_backward.register_fake
@@ -190,11 +198,12 @@ def _(d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale,
 
 def _into(dh, add, d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend):
     """dW, dB and dv; dh is written, or added to."""
-    d = d.contiguous()
-    by_source = source_ptr, source_edges
-    if backend == "factored":
-        return factored.kernel_sum_backward(d, h, W, B, v, ptr, src, by_source, rho, scale, dh, _block(v, W), add)
-    return _fused().kernel_sum_backward(d, h, W, B, v, ptr, src, by_source, rho, scale, dh, _block(v, W), add, max_degree)
+    last = Last(W, B)
+    found, arrays = Found(last), (ptr, src, (source_ptr, source_edges))
+    dv = _module(backend).backward(
+        d.contiguous(), h, last, found, v, *arrays, rho, scale, dh, _block(v, W), max_degree, add
+    )
+    return *(sums.to(W.dtype) for sums in found.done()), dv
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -260,9 +269,7 @@ class _Chained(torch.autograd.Function):
     schema=f"(Tensor p, Tensor q, {_ARRAYS}, int max_degree, ScalarType dtype, str backend) -> Tensor",
 )
 def _edge_relu(p, q, ptr, src, source_ptr, source_edges, max_degree, dtype, backend):
-    if backend == "factored":
-        return factored.edge_relu(p, q, ptr, src, dtype)
-    return _fused().edge_relu(p, q, ptr, src, dtype, max_degree)
+    return _module(backend).edge_relu(p, q, ptr, src, dtype, max_degree)
 
 
 @_edge_relu.register_fake
@@ -276,8 +283,7 @@ def _(p, q, ptr, src, source_ptr, source_edges, max_degree, dtype, backend):
     schema=f"(Tensor d, Tensor out, {_ARRAYS}, ScalarType dtype, str backend) -> (Tensor, Tensor)",
 )
 def _edge_relu_backward(d, out, ptr, src, source_ptr, source_edges, dtype, backend):
-    module = factored if backend == "factored" else _fused()
-    return module.edge_relu_backward(d.contiguous(), out, ptr, (source_ptr, source_edges), dtype)
+    return _module(backend).edge_relu_backward(d.contiguous(), out, ptr, (source_ptr, source_edges), dtype)
 
 
 @_edge_relu_backward.register_fake

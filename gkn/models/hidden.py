@@ -1,0 +1,68 @@
+"""The hidden layers of the kernel network on the edges of a graph, and their derivative, without torch's record of either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gkn.graph import Graph
+from gkn.ops import Backend, library
+from gkn.ops.last import plus_product
+
+
+def hidden(
+    p: Tensor,
+    q: Tensor,
+    graph: Graph,
+    layers: list[Tensor],
+    dtype: torch.dtype,
+    backend: Backend,
+    last: Tensor | None = None,
+) -> list[Tensor]:
+    """The features of the edges after every layer: relu(p + q), then each of `layers` (weight, bias, weight, ...). The last ones may
+    be known already."""
+    if last is not None:
+        return [*hidden(p, q, graph, layers[:-2], dtype, backend), last] if layers else [last]
+    found = [library.implementation.edge_relu(p, q, graph, dtype, backend)]
+    for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+        found.append(linear_relu(found[-1], weight, bias))
+    return found
+
+
+def hidden_backward(
+    g: Tensor,
+    features: list[Tensor],
+    graph: Graph,
+    layers: list[Tensor],
+    dlayers: list[Tensor],
+    dtype: torch.dtype,
+    backend: Backend,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of p and q, of type `dtype`; those of `layers` are added to `dlayers`. g, which is overwritten, is the
+    gradient of the last features, closed where they are 0."""
+    for i in range(len(layers) - 2, -1, -2):
+        x = features[i // 2]
+        dlayers[i] = plus_product(dlayers[i], g.T, x)
+        dlayers[i + 1] += column_sums(g, dlayers[i + 1].dtype)
+        g = g @ layers[i]
+        if i:
+            g = library.close_where(g, x)
+    return library.implementation.edge_relu_backward(g, features[0], graph, dtype, backend)
+
+
+def zeros(given: Sequence[Tensor]) -> list[Tensor]:
+    """Where gradients are added up: in float32 at least."""
+    return [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in given]
+
+
+def column_sums(g: Tensor, dtype: torch.dtype) -> Tensor:
+    return g.sum(0, dtype=dtype)
+
+
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """relu(x weight^T + bias), not differentiated; on the GPU bias and ReLU are done as the product is written."""
+    if x.device.type == "cuda" and len(x):
+        return torch._addmm_activation(bias, x, weight.T)
+    return torch.relu_(nn.functional.linear(x, weight, bias))

@@ -1,0 +1,68 @@
+"""What is done with the sums over neighbours, as one matrix: its rows, and their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+SPARE = 16  # rows for the bias, so that those behind it start where matrix units like them to
+
+
+@dataclass(frozen=True, eq=False)
+class Last:
+    """out(x) = W : A(x) + B s(x), and, in a step of a network, + v(x) own + bias."""
+
+    W: Tensor  # (k, n, m)
+    B: Tensor  # (n, m)
+    own: Tensor | None = None  # (n, m)
+    bias: Tensor | None = None  # (m,)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """W, B, own and bias below each other: (k n + n, m), or (k n + 2 n + 16, m)."""
+        flat = [self.W.flatten(0, 1), self.B]
+        if self.own is not None and self.bias is not None:
+            spare = self.B.new_zeros(SPARE, self.B.shape[1])
+            spare[0] = self.bias
+            flat += [self.own, spare]
+        return torch.cat(flat)
+
+
+class Found:
+    """The gradients of those rows, added up over blocks of targets: in float32 at least, or many small blocks would be lost to
+    rounding."""
+
+    def __init__(self, last: Last) -> None:
+        self.last = last
+        k, n, m = last.W.shape
+        self.sizes = [k * n, n] if last.own is None else [k * n, n, n, SPARE]
+        kind = torch.promote_types(last.W.dtype, torch.float32)
+        self.total = torch.zeros(sum(self.sizes), m, dtype=kind, device=last.W.device)
+
+    def add(self, first: int, rows: Tensor, d: Tensor) -> None:
+        """rows^T d, from row `first` on."""
+        part = self.total[first : first + rows.shape[1]]
+        if len(part) == len(self.total):
+            self.total = plus_product(self.total, rows.T, d)
+        elif part.dtype == d.dtype:
+            part.addmm_(rows.T, d)
+        else:
+            part.add_(rows.T @ d)
+
+    def done(self) -> list[Tensor]:
+        """Of W and B, and of own and bias where there are any."""
+        W, *rest = self.total.split(self.sizes)
+        W = W.view(self.last.W.shape)
+        return [W, *rest] if len(rest) == 1 else [W, *rest[:2], rest[2][0]]
+
+
+def plus_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """total + a b, in the type of `total`, which may be overwritten."""
+    if total.dtype == a.dtype:
+        return total.addmm_(a, b)
+    if total.device.type == "cuda":
+        return torch.addmm(total, a, b, out_dtype=total.dtype)
+    return total.add_(a @ b)

@@ -1,0 +1,161 @@
+"""All steps as one function are the steps one by one."""
+
+import pytest
+import torch
+
+from gkn.graph import Graph
+from gkn.models import GKN
+from gkn.models import kernel as module
+from gkn.models.march import March
+from gkn.neighbors import radius_graph
+
+
+def setting(rng, kernel=(5, 7), steps=3, dtype=torch.float64, sizes=(9, 14, 2, 11), width=4, **options):
+    torch.manual_seed(0)
+    model = GKN(2, 2, 1, width=width, kernel=kernel, steps=steps, **options).to(dtype)
+    points = [torch.rand(size, 2, generator=rng, dtype=torch.float64) for size in sizes]
+    graph = Graph.batch([radius_graph(x, r=0.4) for x in points])
+    a = torch.randn(graph.num_sources, 2, generator=rng, dtype=torch.float64)
+    return model, graph, torch.cat(points).to(dtype), a.to(dtype)
+
+
+def gradients(model, graph, x, a, weights=None, one_by_one=False):
+    """The output, and its derivatives with respect to all parameters and the inputs (not the points, if a density asks for them)."""
+    x, a = x.clone().requires_grad_(model.rho is None), a.clone().requires_grad_()
+    out = model.project(model.states(graph, x, a, weights)[-1]) if one_by_one else model(graph, x, a, weights)
+    wanted = [*model.parameters(), a, *([x] if x.requires_grad else [])]
+    return [out.detach(), *torch.autograd.grad(out.sin().sum(), wanted)]
+
+
+@pytest.fixture
+def marches(monkeypatch):
+    """How many groups each call had."""
+    seen, call = [], March.__call__
+
+    def watched(self, *given):
+        seen.append(len(self.groups))
+        return call(self, *given)
+
+    monkeypatch.setattr(March, "__call__", watched)
+    return seen
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("backend", ["factored", "fused"])
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [((5,), {}), ((5, 7), {}), ((4, 6, 3), {}), ((5, 7), {"last_sigma": False}), ((5, 7), {"steps": 1})],
+)
+@pytest.mark.parametrize("measure", ["mean", "weights", "rho"])
+def test_it_is_the_steps_one_by_one(rng, monkeypatch, marches, kernel, options, backend, recompute, measure):
+    if measure == "rho":
+        options = {**options, "rho": lambda x, y: torch.exp(-(x - y).square().sum(1))}
+    model, graph, x, a = setting(rng, kernel, **options)
+    weights = torch.rand(len(x), generator=rng, dtype=torch.float64) if measure == "weights" else None
+    model.backend, model.recompute = "factored", False
+    truth = gradients(model, graph, x, a, weights, one_by_one=True)
+    assert not marches
+    kind = torch.float32 if backend == "fused" else torch.float64
+    model, x, a = model.to(kind), x.to(kind), a.to(kind)
+    model.backend, model.recompute = backend, recompute
+    for name in ("GROUP_BYTES", "KEPT_BYTES"):
+        monkeypatch.setattr(module, name, {"cpu": 110 * sum(kernel) * kind.itemsize})
+    found = gradients(model, graph, x, a, weights)
+    assert len(marches) == 1
+    assert marches[0] > 1, "several groups"
+    for mine, exact in zip(found, truth, strict=True):
+        assert float((mine.double() - exact).norm() / exact.norm()) < (1e-12 if kind == torch.float64 else 1e-4)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_twice_differentiable(rng, marches, recompute):
+    model, graph, x, a = setting(rng, (3, 4), 2, sizes=(4, 3), width=2, recompute=recompute)
+    names, given = zip(*model.named_parameters(), strict=True)
+
+    def call(a, *parameters):
+        return torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), (graph, x, a))
+
+    given = [tensor.detach().requires_grad_() for tensor in (a, *given)]
+    assert torch.autograd.gradcheck(call, given)
+    assert torch.autograd.gradgradcheck(call, given)
+    assert marches
+
+
+def test_frozen_parameters_and_twice_backward(rng):
+    model, graph, x, a = setting(rng)
+    truth = gradients(model, graph, x, a)
+    model.kappa.requires_grad_(False)
+    out = model(graph, x, a)
+    for _ in range(2):
+        model.zero_grad()
+        out.sin().sum().backward(retain_graph=True)
+        torch.testing.assert_close(model.W.weight.grad, truth[1 + [*dict(model.named_parameters())].index("W.weight")])
+    assert model.kappa.W.grad is None
+
+
+def test_bf16_is_as_good_as_one_by_one(rng):
+    model, graph, x, a = setting(rng, (16, 32), 4, torch.float32, sizes=(40, 60), width=8)
+    truth = gradients(model.double(), graph, x.double(), a.double(), one_by_one=True)
+    model = model.float()
+    errors = {}
+    for backend in ("factored", "fused"):
+        model.backend = backend
+        for one_by_one in (False, True):
+            with torch.autocast("cpu", torch.bfloat16):
+                found = gradients(model, graph, x, a, one_by_one=one_by_one)
+            pairs = zip(found, truth, strict=True)
+            errors[backend, one_by_one] = [float((mine.double() - exact).norm() / exact.norm()) for mine, exact in pairs]
+        for mine, other in zip(errors[backend, False], errors[backend, True], strict=True):
+            assert mine < 2 * other + 1e-3
+
+
+def test_what_is_kept_between_the_passes(rng, marches):
+    """With recompute nothing that grows with the edges; without it the last hidden features, once, and not those before."""
+    held = {}
+    for recompute in (False, True):
+        for r in (0.1, 0.4):
+            torch.manual_seed(0)
+            model = GKN(2, 1, 1, width=4, kernel=(16, 16), steps=3, recompute=recompute)
+            points = [torch.rand(200, 2, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(2)]
+            graph = Graph.batch([radius_graph(x, r=r) for x in points])
+            seen = {}
+
+            def pack(tensor, seen=seen):
+                if tensor.is_floating_point():
+                    seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                model(graph, torch.cat(points).float(), torch.randn(400, 1, generator=rng))
+            held[recompute, r] = sum(seen.values()), graph.num_edges * 16 * 4
+    assert held[True, 0.4][0] == held[True, 0.1][0]
+    for r in (0.1, 0.4):
+        assert held[False, r][0] - held[True, r][0] == held[False, r][1]
+    assert len(marches) == 4
+
+
+def test_a_large_component_is_done_step_by_step(rng, monkeypatch, marches):
+    model, graph, x, a = setting(rng, recompute=True)
+    truth = gradients(model, graph, x, a)
+    assert marches == [1]
+    monkeypatch.setattr(module, "GROUP_BYTES", {"cpu": 100})
+    found = gradients(model, graph, x, a)
+    assert marches == [1]
+    for mine, exact in zip(found, truth, strict=True):
+        torch.testing.assert_close(mine, exact)
+
+
+def test_the_same_bits_every_time(rng):
+    model, graph, x, a = setting(rng, (16, 32), dtype=torch.float32, sizes=(60, 70))
+    first = gradients(model, graph, x, a)
+    for _ in range(10):
+        assert all(torch.equal(one, other) for one, other in zip(gradients(model, graph, x, a), first, strict=True))
+
+
+def test_nan_in_one_graph_stays_there(rng):
+    model, graph, x, a = setting(rng)
+    clean = model(graph, x, a)
+    a[3] = float("nan")
+    found = model(graph, x, a)
+    assert torch.isnan(found[:9]).any()
+    assert torch.equal(found[9:], clean[9:])
