@@ -34,7 +34,7 @@ def forward(
     room = v.new_empty(min(block, len(scale)), *last.W.shape[:2])  # taken once: fresh pages cost as much as filling them
     for start, stop, runs in _blocks(ptr, block):
         V = _values(v, src, rho, runs)
-        A, s = _outer(h, V, scale[start:stop], start, runs, room)
+        A, s = _outer(h, V, scale[start:stop], ptr[start : stop + 1], start, runs, room)
         base = s @ last.B
         if last.own is not None and last.bias is not None:
             base.addmm_(v[start:stop], last.own).add_(last.bias)
@@ -65,24 +65,23 @@ def backward(
     dm, room = v.new_empty(len(src), n), v.new_empty(min(block, len(scale)), k, n)
     for start, stop, runs in _blocks(ptr, block):
         some, V = d[start:stop], _values(v, src, rho, runs)
-        A, s = _outer(h, V, scale[start:stop], start, runs, room)
+        A, s = _outer(h, V, scale[start:stop], ptr[start : stop + 1], start, runs, room)
         found.add(0, A.flatten(1), some)
         found.add(k * n, s, some)
         some = (some * scale[start:stop, None]).to(v.dtype)
         dA, ds = torch.mm(some, last.W.flatten(0, 1).T, out=A.flatten(1)).view(-1, k, n), some @ last.B.T
         for first, stop_run, edge, degree in runs:
-            shape, here = (stop_run - first, degree), slice(first - start, stop_run - start)
-            part = slice(edge, edge + shape[0] * degree)
-            local = slice(part.start - runs[0][2], part.stop - runs[0][2])
-            message = dm[part].view(*shape, n)
-            torch.baddbmm(ds[here, None], h[part].view(*shape, k), dA[here], out=message)
-            into, D = dh[part].view(*shape, k), dA[here].transpose(1, 2)
+            count, here = stop_run - first, slice(first - start, stop_run - start)
+            D, into = dA[here], _batch(dh, edge, count, degree)
+            torch.baddbmm(ds[here, None], _batch(h, edge, count, degree), D, out=_batch(dm, edge, count, degree))
+            values = _batch(V, edge - runs[0][2], count, degree)
             if add:
-                into.baddbmm_(V[local].view(*shape, n), D)
+                into.baddbmm_(values, D.transpose(1, 2))
             else:
-                torch.bmm(V[local].view(*shape, n), D, out=into)
-            if close:
-                close_where(dh[part], h[part])
+                torch.bmm(values, D.transpose(1, 2), out=into)
+        if close and runs:
+            edges = slice(runs[0][2], runs[0][2] + len(V))
+            close_where(dh[edges], h[edges])
     if rho is not None:
         dm = dm.mul_(rho[:, None])
     dv = segment_sum(dm, *by_source)
@@ -103,6 +102,7 @@ def _blocks(ptr: Tensor, block: int) -> Iterator[tuple[int, int, Runs]]:
     """Blocks of targets, and the runs of one degree in each. Targets without edges are in no run."""
     degrees, counts = torch.unique_consecutive(ptr.diff().cpu(), return_counts=True)
     runs, total = [(d, c) for d, c in zip(degrees.tolist(), counts.tolist(), strict=True)], len(ptr) - 1
+    block = -(-total // max(1, -(-total // block)))  # all of about one size
     start, edge, number, used = 0, 0, 0, 0
     while start < total:
         stop, here, at = min(start + block, total), [], start
@@ -128,20 +128,24 @@ def _values(v: Tensor, src: Tensor, rho: Tensor | None, runs: Runs) -> Tensor:
     return V if rho is None else V.mul_(rho[part, None])
 
 
-def _outer(h: Tensor, V: Tensor, scale: Tensor, start: int, runs: Runs, room: Tensor) -> tuple[Tensor, Tensor]:
+def _outer(
+    h: Tensor, V: Tensor, scale: Tensor, ptr: Tensor, start: int, runs: Runs, room: Tensor
+) -> tuple[Tensor, Tensor]:
     """A, written into the room for it, and s of targets from `start` on."""
-    X, k, n = len(scale), h.shape[1], V.shape[1]
-    made = sum(last - first for first, last, _, _ in runs)
+    X = len(scale)
+    made = sum(stop - first for first, stop, _, _ in runs)
     A = room[:X] if made == X else room[:X].zero_()
-    s = V.new_zeros(X, n)
-    for first, last, edge, degree in runs:
-        shape, here = (last - first, degree), slice(first - start, last - start)
-        part = slice(edge, edge + shape[0] * degree)
-        local = V[part.start - runs[0][2] : part.stop - runs[0][2]].view(*shape, n)
-        local = (local * scale[here, None, None]).to(V.dtype)
-        torch.bmm(h[part].view(*shape, k).transpose(1, 2), local, out=A[here])
-        torch.sum(local, 1, out=s[here])
-    return A, s
+    V = (V * scale.repeat_interleave(ptr.diff(), output_size=len(V))[:, None]).to(V.dtype)
+    for first, stop, edge, degree in runs:
+        H = _batch(h, edge, stop - first, degree)
+        torch.bmm(H.transpose(1, 2), _batch(V, edge - runs[0][2], stop - first, degree), out=A[first - start : stop - start])
+    return A, segment_sum(V, ptr - ptr[:1])
+
+
+def _batch(x: Tensor, first: int, count: int, degree: int) -> Tensor:
+    """Rows from `first` on as `count` matrices of `degree` rows."""
+    columns = x.shape[1]
+    return x.as_strided((count, degree, columns), (degree * columns, columns, 1), x.storage_offset() + first * columns)
 
 
 def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype, max_degree: int) -> Tensor:
