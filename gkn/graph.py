@@ -125,7 +125,7 @@ class Graph:
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
-        """0, ..., number of targets: no edge joins nodes of different sides of a cut. Those known from `batch`, not all there are."""
+        """0, ..., number of targets: no edge crosses a cut. Those known from `batch`, not all there may be."""
         return 0, self.num_targets
 
     def _cut(self, cuts: tuple[int, ...]) -> Graph:

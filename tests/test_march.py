@@ -20,7 +20,7 @@ def setting(rng, kernel=(5, 7), steps=3, dtype=torch.float64, sizes=(9, 14, 2, 1
 
 
 def gradients(model, graph, x, a, weights=None, one_by_one=False):
-    """The output, and its derivatives with respect to all parameters and the inputs (not the points, if a density asks for them)."""
+    """The output, and its derivatives in all parameters and inputs (not the points, where a density needs them)."""
     x, a = x.clone().requires_grad_(model.rho is None), a.clone().requires_grad_()
     out = model.project(model.states(graph, x, a, weights)[-1]) if one_by_one else model(graph, x, a, weights)
     wanted = [*model.parameters(), a, *([x] if x.requires_grad else [])]

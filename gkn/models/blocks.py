@@ -87,8 +87,8 @@ class _InBlocks(torch.autograd.Function):
         given = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody will differentiate once more
             wanted = [x for x in given if x.requires_grad]
-            found = iter(torch.autograd.grad(blocks.plain(*given), wanted, d, create_graph=True))
-            return None, *(next(found) if x.requires_grad else None for x in given)
+            again = iter(torch.autograd.grad(blocks.plain(*given), wanted, d, create_graph=True))
+            return None, *(next(again) if x.requires_grad else None for x in given)
         v, p, q, *rest = given
         W, B, *layers = (x.to(blocks.dtype) for x in rest)
         last, totals = Last(W, B), zeros(given)

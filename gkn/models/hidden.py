@@ -21,8 +21,10 @@ def hidden(
     backend: Backend,
     last: Tensor | None = None,
 ) -> list[Tensor]:
-    """The features of the edges after every layer: relu(p + q), then each of `layers` (weight, bias, weight, ...). The last ones may
-    be known already."""
+    """The features of the edges after every layer: relu(p + q), then each of `layers` (weight, bias, weight, ...).
+
+    `last`: those after the last layer, where they are known already.
+    """
     if last is not None:
         return [*hidden(p, q, graph, layers[:-2], dtype, backend), last] if layers else [last]
     found = [library.implementation.edge_relu(p, q, graph, dtype, backend)]

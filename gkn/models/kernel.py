@@ -22,7 +22,10 @@ Density: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of hidden features, where they are not kept
 GROUP_BYTES = {"cpu": 2**26, "cuda": 2**26}  # the same of a group of graphs
-KEPT_BYTES = {"cpu": 2**26, "cuda": 2**32}  # the same where they are kept: others are as large, but only for one group at a time
+KEPT_BYTES = {
+    "cpu": 2**26,
+    "cuda": 2**32,
+}  # the same where they are kept: others are as large, but only for one group at a time
 
 
 class Kernel(nn.Module):
@@ -103,7 +106,8 @@ class Integral:
         self.dtype = autocast(self.p)[0].dtype
         n = kernel.W.shape[1]
         self.backend: Backend = pick(backend, self.p.device, self.dtype, n)
-        self.graph, self.back = graph, None
+        self.graph = graph
+        self.back: Tensor | None = None
         self.weights = quadrature(weights, graph, mean)
         self.scale = scales(graph, self.weights, mean, self.dtype)
         self.bytes = sum(kernel.sizes) * self.dtype.itemsize  # of an edge
@@ -131,13 +135,16 @@ class Integral:
 
     def march(self, v: Tensor, own: nn.Linear, steps: int, last_relu: bool) -> Tensor | None:
         """v_T of v <- relu(own(v) + integral of kappa v), in one function; None where it must be done step by step."""
+        if torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference":
+            return None
         groups = self._groups()
-        if groups is None or torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference":
+        if groups is None:
             return None
         march = March(groups, steps, last_relu, not self.recompute, self.backend, self.dtype)
-        check(None, *autocast(self.kernel.W, self.kernel.B, v), self.graph)
+        W, B, v = autocast(self.kernel.W, self.kernel.B, v)
+        check(None, W, B, v, self.graph)
         layers = [tensor for layer in self.kernel.layers() for tensor in layer]
-        return march(v.to(self.dtype), self.p, self.q, self.kernel.W, self.kernel.B, own.weight, own.bias, *layers)
+        return march(v, self.p, self.q, self.kernel.W, self.kernel.B, own.weight, own.bias, *layers)
 
     def _groups(self) -> list[Group] | None:
         """Nodes between cuts of the graph, as many together as fit; None where that is too many."""
@@ -156,17 +163,15 @@ class Integral:
 
     def _group(self, start: int, stop: int) -> Group:
         graph, order, scale = self.graph.between(start, stop), None, self.scale[start:stop]
+        points = None if self.points is None else (self.points[0][start:stop], self.points[1][start:stop])
+        rho = self._density(graph, points)
+        if self.weights is not None:
+            weights = self.weights[start:stop].to(self.dtype).index_select(0, graph.src)
+            rho = weights if rho is None else rho * weights
         if self.backend == "factored" and not graph.is_sorted:
+            rho = None if rho is None else rho.index_select(0, graph.edges_by_degree)
             graph, order = graph.nodes_by_degree
             scale = scale[order]
-        rho = None
-        if self.points is not None and self.rho is not None:
-            points = self.points[0][start:stop], self.points[1][start:stop]
-            rho = self._density(graph, points if order is None else (points[0][order], points[1][order]))
-        if self.weights is not None:
-            weights = self.weights[start:stop] if order is None else self.weights[start:stop][order]
-            on_edges = weights.to(self.dtype).index_select(0, graph.src)
-            rho = on_edges if rho is None else rho * on_edges
         return Group(start, stop, graph, order, scale, rho)
 
     def _density(self, graph: Graph, points: tuple[Tensor, Tensor] | None) -> Tensor | None:

@@ -1,8 +1,8 @@
 """T steps with one kernel, v <- relu(W v + b + integral of kappa v), as one function of what they are made of.
 
 Step by step, torch would record every operation of every step, and every record costs more than the arithmetic of a small
-batch. Here a batch falls into groups of graphs that know nothing of each other (`Graph.cuts`); hidden features of a group are kept for the
-backward pass or made again in it, once for all steps.
+batch. Here a batch falls into groups of graphs that know nothing of each other (`Graph.cuts`); hidden features of a group
+are kept for the backward pass or made again in it, once for all steps.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class March:
     def __call__(
         self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, own: Tensor, bias: Tensor, *layers: Tensor
     ) -> Tensor:
-        """v_0 -> v_T: of the first layer's parts p and q, hidden `layers` (weight, bias, ...), W and B, and W and b of the step."""
+        """v_0 -> v_T: of the first layer's parts p and q, hidden `layers` (weight, bias, ...), W, B, and own W, b."""
         out: Tensor = _March.apply(self, v, p, q, W, B, own, bias, *layers)  # type: ignore[no-untyped-call]
         return out
 

@@ -60,7 +60,7 @@ def backward(
     close: bool = False,
     door: Tensor | None = None,
 ) -> Tensor:
-    """dv, closed where door <= 0; dh is written, or added to, and at last closed where h <= 0; `found` takes what is of `last`."""
+    """dv, closed where door <= 0; dh is written, or added to, and then closed where h <= 0; `found` takes what is of `last`."""
     k, n, _ = last.W.shape
     dm, room = v.new_empty(len(src), n), v.new_empty(min(block, len(scale)), k, n)
     for start, stop, runs in _blocks(ptr, block):
@@ -128,9 +128,7 @@ def _values(v: Tensor, src: Tensor, rho: Tensor | None, runs: Runs) -> Tensor:
     return V if rho is None else V.mul_(rho[part, None])
 
 
-def _outer(
-    h: Tensor, V: Tensor, scale: Tensor, ptr: Tensor, start: int, runs: Runs, room: Tensor
-) -> tuple[Tensor, Tensor]:
+def _outer(h: Tensor, V: Tensor, scale: Tensor, ptr: Tensor, start: int, runs: Runs, room: Tensor) -> tuple[Tensor, Tensor]:
     """A, written into the room for it, and s of targets from `start` on."""
     X = len(scale)
     made = sum(stop - first for first, stop, _, _ in runs)

@@ -1,11 +1,13 @@
 """The factored sums in Triton: forward and backward, on NVIDIA GPUs, and in Triton's interpreter on the CPU.
 
-One program has the neighbours of one target, and gathers v(y) as it goes. What it sums is one row of a matrix: A(x), s(x) and, in
-a step of a network, v(x) and 1. One product with all of W, B, the step's own matrix and its bias is left to cuBLAS, a block of
-targets at a time.
+One program has the neighbours of one target, and gathers v(y) as it goes. What it sums is one row of a matrix: A(x), s(x)
+and, in a step of a network, v(x) and 1. One product with all of W, B, the step's own matrix and its bias is left to cuBLAS, a
+block of targets at a time.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 import triton
@@ -97,7 +99,7 @@ def _spread(
     RHO: tl.constexpr, ADD: tl.constexpr, GATE: tl.constexpr,
     BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dh(x, y)_k = scale rho sum_j dA(x)[k, j] v(y)_j, and to y: dm(x, y)_j = scale rho (sum_k dA(x)[k, j] h(x, y)_k + ds(x)_j).
+    """dh(x, y)_k = scale rho sum_j dA(x)[k, j] v(y)_j; to y: dm(x, y)_j = scale rho (sum_k dA(x)[k, j] h(x, y)_k + ds(x)_j).
 
     With GATE, dh is closed where h = 0: the derivative of the ReLU that made h.
     """
@@ -193,7 +195,7 @@ def _segment_sum(
     values, gate, plus, door, ptr, order, out, c, stride,
     ORDER: tl.constexpr, GATE: tl.constexpr, PLUS: tl.constexpr, DOOR: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out[i] = sum of the rows ptr[i] to ptr[i+1] of values, in the given order, where gate > 0; + plus[i]; where door[i] > 0."""
+    """out[i] = sum of the rows ptr[i] to ptr[i+1] of values, in that order, where gate > 0; + plus[i]; where door[i] > 0."""
     tiles = tl.cdiv(c, BC)
     i = (tl.program_id(0) // tiles).to(tl.int64)
     cs = (tl.program_id(0) % tiles) * BC + tl.arange(0, BC)
@@ -222,6 +224,7 @@ def _segment_sum(
 THROUGH = 128, 4  # how many k at a time, and by how many warps
 
 
+@lru_cache
 def _power(n: int, least: int, most: int) -> int:
     return min(max(1 << (max(n, 1) - 1).bit_length(), least), most)
 
@@ -248,11 +251,16 @@ def forward(
     max_degree: int,
     relu: bool = False,
 ) -> Tensor:
-    out = v.new_empty(len(scale), last.rows.shape[1])
-    for start in range(0, len(scale), block):
-        part = slice(start, min(start + block, len(scale)))
-        torch.mm(_sums(h, last, v, ptr, src, rho, scale, part, max_degree), last.rows, out=out[part])
+    out = v.new_empty(scale.shape[0], last.rows.shape[1])
+    for part in _parts(scale.shape[0], block):
+        sums = _sums(h, last, v, ptr, src, rho, scale, part, max_degree)
+        torch.mm(sums, last.rows, out=out if part is None else out[part])
     return out.relu_() if relu else out
+
+
+def _parts(total: int, block: int) -> list[slice] | list[None]:
+    """Blocks of targets; None is all of them, which spares the slicing: launches must keep up with a fast GPU."""
+    return [None] if 0 < total <= block else [slice(i, min(i + block, total)) for i in range(0, total, block)]
 
 
 def _sums(
@@ -263,16 +271,17 @@ def _sums(
     src: Tensor,
     rho: Tensor | None,
     scale: Tensor,
-    part: slice,
+    part: slice | None,
     max_degree: int,
 ) -> Tensor:
     """A(x) and what comes behind it, for some targets: what the rows of `last` are multiplied with."""
-    X, k, n = part.stop - part.start, h.shape[1], v.shape[1]
-    sums = v.new_empty(X, len(last.rows))
-    BN, own = _power(n, 16, 256), last.own is not None
-    ptr = ptr[part.start : part.stop + 1]
-    inputs = h, v, v[part] if own else v, v if rho is None else rho, scale[part], ptr, src, sums, k, n, len(last.rows)
-    options = {"RHO": rho is not None, "OWN": own, "BN": BN, "PRECISION": _precision(v), "num_warps": 4}
+    own, step = v, last.own is not None
+    if part is not None:
+        ptr, scale, own = ptr[part.start : part.stop + 1], scale[part], v[part] if step else v
+    X, k, n, rows = scale.shape[0], h.shape[1], v.shape[1], last.rows.shape[0]
+    sums, BN = v.new_empty(X, rows), _power(n, 16, 256)
+    inputs = h, v, own, v if rho is None else rho, scale, ptr, src, sums, k, n, rows
+    options = {"RHO": rho is not None, "OWN": step, "BN": BN, "PRECISION": _precision(v), "num_warps": 4}
     short = h.element_size() <= 2
     if max_degree <= (128 if short else 64) and BN <= 64:
         BE = _power(max_degree, 16, 128)
@@ -303,30 +312,28 @@ def backward(
     close: bool = False,
     door: Tensor | None = None,
 ) -> Tensor:
-    """dv, closed where door <= 0; dh is written, or added to, and at last closed where h <= 0; `found` takes what is of `last`."""
-    k, n, _ = last.W.shape
-    dm = v.new_empty(len(src), n)
-    plus = None if last.own is None else v.new_empty(len(scale), n)
+    """dv, closed where door <= 0; dh is written, or added to, and then closed where h <= 0; `found` takes what is of `last`."""
+    (k, n, _), rows = last.W.shape, last.rows
+    dm = v.new_empty(src.shape[0], n)
+    plus = None if last.own is None else v.new_empty(scale.shape[0], n)
     BN = _power(n, 16, 256)
     BK = _power(k, 16, 64 if BN <= 128 else 16)
     BE = 16 if max_degree <= 32 or BN > 128 else 64 if h.element_size() <= 2 else 32
     chunks = triton.cdiv(max(max_degree, 1), BE)
-    for start in range(0, len(scale), block):
-        part = slice(start, min(start + block, len(scale)))
+    for part in _parts(scale.shape[0], block):
         sums = _sums(h, last, v, ptr, src, rho, scale, part, max_degree)
-        found.add(0, sums, d[part])
-        torch.mm(d[part], last.rows.T, out=sums)
-        _spread[((part.stop - start) * chunks,)](
-            sums, h, v, v if rho is None else rho, scale[part], ptr[start : part.stop + 1], src, dh, dm, k, n, len(last.rows),
-            chunks, RHO=rho is not None, ADD=add, GATE=close, BE=BE, BK=BK, BN=BN, PRECISION=_precision(v),
+        some, by, offsets = (d, scale, ptr) if part is None else (d[part], scale[part], ptr[part.start : part.stop + 1])
+        found.add(0, sums, some)
+        torch.mm(some, rows.T, out=sums)
+        _spread[(sums.shape[0] * chunks,)](
+            sums, h, v, v if rho is None else rho, by, offsets, src, dh, dm, k, n, rows.shape[0], chunks,
+            RHO=rho is not None, ADD=add, GATE=close, BE=BE, BK=BK, BN=BN, PRECISION=_precision(v),
             num_warps=4, num_stages=3,
         )  # fmt: skip
-        if plus is not None:
-            of_own = sums[:, k * n + n : k * n + 2 * n]
-            if part.stop - start < len(scale):
-                plus[part] = of_own
-            else:
-                plus = of_own
+        if plus is not None and part is None:
+            plus = sums[:, k * n + n : k * n + 2 * n]
+        elif plus is not None:
+            plus[part] = sums[:, k * n + n : k * n + 2 * n]
     return segment_sum(dm, *by_source, plus=plus, door=door)
 
 
@@ -390,12 +397,13 @@ def segment_sum(
     door: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    out = values.new_empty(len(ptr) - 1, values.shape[1], dtype=dtype or values.dtype)
-    BC = _power(values.shape[1], 16, 128)
-    if len(out):
+    rows, columns = ptr.shape[0] - 1, values.shape[1]
+    out = values.new_empty(rows, columns, dtype=dtype or values.dtype)
+    BC = _power(columns, 16, 128)
+    if rows:
         others = [values if given is None else given for given in (gate, plus, door)]
-        _segment_sum[(len(out) * triton.cdiv(values.shape[1], BC),)](
-            values, *others, ptr, ptr if order is None else order, out, values.shape[1], others[1].stride(0),
+        _segment_sum[(rows * triton.cdiv(columns, BC),)](
+            values, *others, ptr, ptr if order is None else order, out, columns, others[1].stride(0),
             ORDER=order is not None, GATE=gate is not None, PLUS=plus is not None, DOOR=door is not None,
             BE=16, BC=BC, num_warps=4,
         )  # fmt: skip

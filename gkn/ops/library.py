@@ -22,7 +22,7 @@ from gkn.ops.factored import close_where as close_where
 from gkn.ops.factored import segment_sum as segment_sum
 from gkn.ops.last import Found, Last
 
-BLOCK_BYTES = {"cpu": 25 * 2**20, "cuda": 2**29}  # of A, the sums of h (x) v, at a time; the C library gives back 32 MiB and more
+BLOCK_BYTES = {"cpu": 25 * 2**20, "cuda": 2**29}  # of A, the sums of h (x) v, at a time
 
 
 def kernel_sum(
@@ -121,9 +121,7 @@ def kernel_sum_through(
 ) -> Tensor:
     """kernel_sum of h = relu(weight relu(p + q) + bias), where h is neither given nor ever stored. Forward only, fused only."""
     p, q, weight, bias, W, B, v = _contiguous(p, q, weight, bias, W, B, v)
-    out: Tensor = _module("fused").through(
-        p, q, weight, bias, Last(W, B), v, graph.ptr, graph.src, scale, _block(v, W)
-    )
+    out: Tensor = _module("fused").through(p, q, weight, bias, Last(W, B), v, graph.ptr, graph.src, scale, _block(v, W))
     return out
 
 
@@ -200,9 +198,7 @@ def _into(dh, add, d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree
     """dW, dB and dv; dh is written, or added to."""
     last = Last(W, B)
     found, arrays = Found(last), (ptr, src, (source_ptr, source_edges))
-    dv = _module(backend).backward(
-        d.contiguous(), h, last, found, v, *arrays, rho, scale, dh, _block(v, W), max_degree, add
-    )
+    dv = _module(backend).backward(d.contiguous(), h, last, found, v, *arrays, rho, scale, dh, _block(v, W), max_degree, add)
     return *(sums.to(W.dtype) for sums in found.done()), dv
 
 
