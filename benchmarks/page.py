@@ -110,19 +110,19 @@ def training(gpu, cpu):
         )
     lines += [
         "",
-        "Memory: PyG's in fp32 over ours in bf16, kept and recomputed. As one CUDA graph, without Python in the way:",
+        "Memory: PyG's in fp32 over ours in bf16, kept and recomputed. Captured as one CUDA graph, without Python in the way:",
         "",
     ]
     lines += [
-        "| kernel | degree | ours, bf16 | captured | ours, tf32 | PyG, tf32 | ours, fp32 | PyG, fp32 |",
-        "|---|---|---|---|---|---|---|---|",
+        "| kernel | degree | bf16 | captured | recomputed | captured | tf32 | PyG, tf32 | fp32 | PyG, fp32 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in gpu["rows"]:
         cells = (text_of(row[name]) for name in ("ours, tf32", "pyg, tf32", "ours, fp32", "pyg, fp32"))
-        ours = row["ours, bf16"]
-        lines.append(
-            f"| {sizes(row)} | {row['degree']:.0f} | {ours['ms']:.2f} ms | {ours['captured_ms']:.2f} ms | {' | '.join(cells)} |"
+        times = (
+            f"{row[name][key]:.2f} ms" for name in ("ours, bf16", "ours, recomputed, bf16") for key in ("ms", "captured_ms")
         )
+        lines.append(f"| {sizes(row)} | {row['degree']:.0f} | {' | '.join(times)} | {' | '.join(cells)} |")
     lines += ["", source("kernel-integral-gpu", gpu), ""]
     lines += [f"On {cpu['threads']} CPU cores, {cpu['graphs']} graphs, fp32; memory is how far the process grows:", ""]
     lines += ["| kernel | degree | ours | recomputed | PyG | times as fast | memory |", "|---|---|---|---|---|---|---|"]
@@ -184,7 +184,13 @@ def asked(gpu, cpu, grid):
         ("H200, times the floor", "<= 3", ours["ms"] / floor, ours["captured_ms"] / floor, lambda x: x <= 3),
         ("H200, PyG's fp32 memory over ours", ">= 10", full["peak_gib"] / ours["peak_gib"], None, lambda x: x >= 10),
         ("the same, recomputed", ">= 50", full["peak_gib"] / again["peak_gib"], None, lambda x: x >= 50),
-        ("time of recomputing over keeping", "<= 2", again["ms"] / ours["ms"], None, lambda x: x <= 2),
+        (
+            "time of recomputing over keeping",
+            "<= 2",
+            again["ms"] / ours["ms"],
+            again["captured_ms"] / ours["captured_ms"],
+            lambda x: x <= 2,
+        ),
         ("2 CPU cores, times PyG fp32", ">= 10", peer["ms"] / mine["ms"], None, lambda x: x >= 10),
         ("2 CPU cores, PyG's memory over ours", ">= 10", peer["peak_gib"] / mine["peak_gib"], None, lambda x: x >= 10),
         ("421 x 421, kernel 512-1024, s", "< 30", big["seconds"], None, lambda x: x < 30),

@@ -20,12 +20,10 @@ from gkn.ops import Backend, autocast, check, edge_relu, library, pick, quadratu
 Density: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """rho(x, y) of (edges, d) points each -> (edges,): the density of nu_x with respect to dy."""
 
-BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of hidden features, where they are not kept
-GROUP_BYTES = {"cpu": 2**26, "cuda": 2**26}  # the same of a group of graphs
-KEPT_BYTES = {
-    "cpu": 2**26,
-    "cuda": 2**32,
-}  # the same where they are kept: others are as large, but only for one group at a time
+# Bytes of hidden features that are there at a time. Others, as large, come and go beside them.
+BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of a block of targets, which is made again in every step
+GROUP_BYTES = {"cpu": 2**26, "cuda": 2**26}  # of a group of graphs, made again for the backward pass; more if there is room
+KEPT_BYTES = {"cpu": 2**26, "cuda": 2**32}  # of a group of graphs, where they are kept for the backward pass
 
 
 class Kernel(nn.Module):
@@ -113,7 +111,9 @@ class Integral:
         self.bytes = sum(kernel.sizes) * self.dtype.itemsize  # of an edge
         needed = graph.num_edges * self.bytes * (3 if torch.is_grad_enabled() else 1)
         self.through = not torch.is_grad_enabled() and rho is None and library.fits_through(kernel.sizes, n, self.backend)
-        self.recompute = needed > available_memory(self.p.device) // 2 if recompute is None else recompute
+        free = available_memory(self.p.device) if recompute is None else 0
+        self.recompute = needed > free // 2 if recompute is None else recompute
+        self.room = max(free // 8, GROUP_BYTES.get(self.p.device.type, GROUP_BYTES["cpu"]))
         if recompute is False:
             check_room(needed // 3, f"recompute=False: hidden features of {graph}", self.p.device)
         self.density = None if self.recompute else self._density(graph, points)
@@ -151,7 +151,7 @@ class Integral:
         kind, cuts = self.p.device.type, self.graph.cuts
         if not self.graph.num_targets or self.graph.num_targets != self.graph.num_sources:
             return None
-        room = (GROUP_BYTES if self.recompute else KEPT_BYTES).get(kind, BLOCK_BYTES["cpu"])
+        room = self.room if self.recompute else KEPT_BYTES.get(kind, KEPT_BYTES["cpu"])
         ends = [edges * self.bytes for edges in self.graph.edges_before(cuts)]
         if self.recompute and max(stop - start for start, stop in pairwise(ends)) > room:
             return None

@@ -64,5 +64,5 @@ def plus_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
     if total.dtype == a.dtype:
         return total.addmm_(a, b)
     if total.device.type == "cuda":
-        return torch.addmm(total, a, b, out_dtype=total.dtype)
+        return torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     return total.add_(a @ b)

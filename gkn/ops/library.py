@@ -149,7 +149,8 @@ def _arrays(graph: Graph, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def _block(v: Tensor, W: Tensor) -> int:
-    return max(1, BLOCK_BYTES.get(v.device.type, BLOCK_BYTES["cpu"]) // (W.shape[0] * W.shape[1] * v.element_size()))
+    room = BLOCK_BYTES.get(v.device.type, BLOCK_BYTES["cpu"]) // (2 if v.device.type == "cuda" and v.element_size() > 2 else 1)
+    return max(1, room // (W.shape[0] * W.shape[1] * v.element_size()))
 
 
 def _module(backend: str) -> Any:
