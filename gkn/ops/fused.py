@@ -8,6 +8,7 @@ block of targets at a time.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -229,6 +230,33 @@ def _power(n: int, least: int, most: int) -> int:
     return min(max(1 << (max(n, 1) - 1).bit_length(), least), most)
 
 
+_known: dict[Any, Any] = {}
+
+
+def _launch(
+    kernel: Any,
+    programs: int,
+    tensors: tuple[Tensor, ...],
+    numbers: tuple[int, ...],
+    constants: tuple[Any, ...],
+    num_warps: int = 4,
+    num_stages: int = 3,
+) -> None:
+    """kernel[(programs,)](*tensors, *numbers, *constants). Triton works out at every call which of its compiled kernels is
+    meant, in more time than a small batch takes to compute; all that this depends on is in `key`."""
+    first = tensors[0]
+    if first.device.type == "cpu":  # interpreted
+        kernel[(programs,)](*tensors, *numbers, *constants)
+        return
+    kinds = [(tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors]
+    key = kernel.__name__, first.device.index, numbers, constants, num_warps, num_stages, *kinds
+    known = _known.get(key)
+    if known is None:
+        _known[key] = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps, num_stages=num_stages)
+    else:
+        known[(programs, 1, 1)](*tensors, *numbers, *constants)
+
+
 def _precision(x: Tensor) -> str:
     """Where float32 products may be done in tf32, these are done in three of them: Triton cuts numbers off where cuBLAS rounds
     them, and here memory is the limit, not arithmetic."""
@@ -280,17 +308,18 @@ def _sums(
         ptr, scale, own = ptr[part.start : part.stop + 1], scale[part], v[part] if step else v
     X, k, n, rows = scale.shape[0], h.shape[1], v.shape[1], last.rows.shape[0]
     sums, BN = v.new_empty(X, rows), _power(n, 16, 256)
-    inputs = h, v, own, v if rho is None else rho, scale, ptr, src, sums, k, n, rows
-    options = {"RHO": rho is not None, "OWN": step, "BN": BN, "PRECISION": _precision(v), "num_warps": 4}
+    tensors = h, v, own, v if rho is None else rho, scale, ptr, src, sums
     short = h.element_size() <= 2
     if max_degree <= (128 if short else 64) and BN <= 64:
         BE = _power(max_degree, 16, 128)
         BK = _power(k, 16, 128 if BE <= 64 and short else 64)
         splits = 1 if X >= 2048 else max(1, min(4, k // BK))
-        _outer_short[(X * splits,)](*inputs, splits, BE=BE, BK=BK, **options, num_stages=3)
+        constants = rho is not None, step, BE, BK, BN, _precision(v)
+        _launch(_outer_short, X * splits, tensors, (k, n, rows, splits), constants)
     else:
         BE, BK = 64 if short else 16, _power(k, 16, 128 if BN <= 64 else 64 if BN <= 128 else 16)
-        _outer[(X * triton.cdiv(k, BK),)](*inputs, BE=BE, BK=BK, **options, num_stages=2)
+        constants = rho is not None, step, BE, BK, BN, _precision(v)
+        _launch(_outer, X * triton.cdiv(k, BK), tensors, (k, n, rows), constants, num_stages=2)
     return sums
 
 
@@ -325,11 +354,9 @@ def backward(
         some, by, offsets = (d, scale, ptr) if part is None else (d[part], scale[part], ptr[part.start : part.stop + 1])
         found.add(0, sums, some)
         torch.mm(some, rows.T, out=sums)
-        _spread[(sums.shape[0] * chunks,)](
-            sums, h, v, v if rho is None else rho, by, offsets, src, dh, dm, k, n, rows.shape[0], chunks,
-            RHO=rho is not None, ADD=add, GATE=close, BE=BE, BK=BK, BN=BN, PRECISION=_precision(v),
-            num_warps=4, num_stages=3,
-        )  # fmt: skip
+        tensors = sums, h, v, v if rho is None else rho, by, offsets, src, dh, dm
+        constants = rho is not None, add, close, BE, BK, BN, _precision(v)
+        _launch(_spread, sums.shape[0] * chunks, tensors, (k, n, rows.shape[0], chunks), constants)
         if plus is not None and part is None:
             plus = sums[:, k * n + n : k * n + 2 * n]
         elif plus is not None:
@@ -361,11 +388,10 @@ def through(
     for start in range(0, len(scale), block):
         stop = min(start + block, len(scale))
         sums = v.new_empty(stop - start, rows)
-        _through[((stop - start) * triton.cdiv(k, BK),)](
-            p[start:stop], q, weight, bias, v, scale[start:stop], ptr[start : stop + 1], src,
-            sums, c, k, n, rows, BE=64 if v.element_size() <= 2 else 32, BC=_power(c, 16, 128), BK=BK,
-            BN=_power(n, 16, 64), PRECISION=_precision(v), num_warps=warps, num_stages=2,
-        )  # fmt: skip
+        tensors = p[start:stop], q, weight, bias, v, scale[start:stop], ptr[start : stop + 1], src, sums
+        constants = 64 if v.element_size() <= 2 else 32, _power(c, 16, 128), BK, _power(n, 16, 64), _precision(v)
+        programs = (stop - start) * triton.cdiv(k, BK)
+        _launch(_through, programs, tensors, (c, k, n, rows), constants, num_warps=warps, num_stages=2)
         torch.mm(sums, last.rows, out=out[start:stop])
     return out
 
@@ -374,10 +400,9 @@ def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype
     out = q.new_empty(len(src), q.shape[1], dtype=dtype)
     BC, edges = _power(q.shape[1], 16, 512), _power(max_degree // 1024, 128, 2**20)
     tiles, chunks = triton.cdiv(q.shape[1], BC), triton.cdiv(max_degree, edges)
-    if len(src):
-        _edge_relu[(len(p) * tiles * chunks,)](
-            p, q, ptr, src, out, q.shape[1], tiles, chunks, EDGES=edges, BE=8, BC=BC, num_warps=4
-        )  # fmt: skip
+    if src.shape[0]:
+        tensors, numbers = (p, q, ptr, src, out), (q.shape[1], tiles, chunks)
+        _launch(_edge_relu, p.shape[0] * tiles * chunks, tensors, numbers, (edges, 8, BC))
     return out
 
 
@@ -402,9 +427,7 @@ def segment_sum(
     BC = _power(columns, 16, 128)
     if rows:
         others = [values if given is None else given for given in (gate, plus, door)]
-        _segment_sum[(rows * triton.cdiv(columns, BC),)](
-            values, *others, ptr, ptr if order is None else order, out, columns, others[1].stride(0),
-            ORDER=order is not None, GATE=gate is not None, PLUS=plus is not None, DOOR=door is not None,
-            BE=16, BC=BC, num_warps=4,
-        )  # fmt: skip
+        tensors = values, *others, ptr, ptr if order is None else order, out
+        constants = order is not None, gate is not None, plus is not None, door is not None, 16, BC
+        _launch(_segment_sum, rows * triton.cdiv(columns, BC), tensors, (columns, others[1].stride(0)), constants)
     return out
