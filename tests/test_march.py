@@ -40,14 +40,16 @@ def marches(monkeypatch):
     return seen
 
 
+CASES = [((5,), {}), ((5, 7), {}), ((4, 6, 3), {}), ((5, 7), {"last_sigma": False}), ((5, 7), {"steps": 1})]
+
+
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("backend", ["factored", "fused"])
 @pytest.mark.parametrize(
-    ("kernel", "options"),
-    [((5,), {}), ((5, 7), {}), ((4, 6, 3), {}), ((5, 7), {"last_sigma": False}), ((5, 7), {"steps": 1})],
+    ("backend", "kernel", "options", "measure"),
+    [("factored", *case, measure) for case in CASES for measure in ("mean", "weights", "rho")]
+    + [("fused", *case, measure) for case, measure in zip(CASES, ("weights", "mean", "mean", "rho", "weights"), strict=True)],
 )
-@pytest.mark.parametrize("measure", ["mean", "weights", "rho"])
-def test_it_is_the_steps_one_by_one(rng, monkeypatch, marches, kernel, options, backend, recompute, measure):
+def test_it_is_the_steps_one_by_one(rng, monkeypatch, marches, backend, kernel, options, measure, recompute):
     if measure == "rho":
         options = {**options, "rho": lambda x, y: torch.exp(-(x - y).square().sum(1))}
     model, graph, x, a = setting(rng, kernel, **options)
@@ -159,3 +161,40 @@ def test_nan_in_one_graph_stays_there(rng):
     found = model(graph, x, a)
     assert torch.isnan(found[:9]).any()
     assert torch.equal(found[9:], clean[9:])
+
+
+def test_a_backward_pass_inside_autocast_is_the_one_outside(rng):
+    model, graph, x, a = setting(rng, dtype=torch.float32)
+    for recompute in (False, True):
+        model.recompute = recompute
+        for groups in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                if not groups:
+                    patch.setattr(module, "GROUP_BYTES", {"cpu": 100})
+                truth = gradients(model, graph, x, a)
+                out = model(graph, x, a)
+                with torch.autocast("cpu", torch.bfloat16):
+                    found = torch.autograd.grad(out.sin().sum(), [*model.parameters()])
+                for mine, exact in zip(found[:4], truth[1:5], strict=True):
+                    torch.testing.assert_close(mine, exact, rtol=1e-2, atol=1e-3)
+
+
+def test_cuts_are_those_of_the_batch(rng):
+    one, two = (radius_graph(torch.rand(n, 2, generator=rng, dtype=torch.float64), r=0.5) for n in (5, 8))
+    batch = Graph.batch([one, two, one])
+    assert batch.cuts == (0, 5, 13, 18)
+    assert Graph.batch([batch, two]).cuts == (0, 5, 13, 18, 26)
+    assert batch.to("cpu").cuts == batch.cuts
+    for piece, graph in zip(((0, 5), (5, 13), (13, 18)), (one, two, one), strict=True):
+        assert torch.equal(batch.between(*piece).ptr, graph.ptr)
+        assert torch.equal(batch.between(*piece).src, graph.src)
+    bipartite = Graph(torch.tensor([0, 1]), torch.tensor([2]), 3)
+    assert Graph.batch([bipartite, bipartite]).cuts == (0, 2)
+
+
+def test_nodes_by_degree_is_the_same_graph_renumbered(rng):
+    graph = radius_graph(torch.rand(30, 2, generator=rng, dtype=torch.float64), r=0.3)
+    tidy, order = graph.nodes_by_degree
+    assert tidy.is_sorted
+    pairs = {(int(order[t]), int(order[s])) for t, s in zip(tidy.targets, tidy.src, strict=True)}
+    assert pairs == set(zip(graph.targets.tolist(), graph.src.tolist(), strict=True))

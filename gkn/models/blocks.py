@@ -94,19 +94,20 @@ class _InBlocks(torch.autograd.Function):
         last, totals = Last(W, B), zeros(given)
         dv, dp, dq, _, _, *dlayers = totals
         found = Found(last)
-        for start, stop in blocks.ranges:
-            whole = blocks.graph.part(start, stop)
-            graph, left = whole.compact  # only the sources of this block, so that their gradients are no larger than it
-            some_q, some_v = q.index_select(0, left), v.index_select(0, left)
-            features = hidden(p[start:stop], some_q, graph, layers, blocks.dtype, blocks.backend)
-            g = torch.empty_like(features[-1])
-            density, scale = blocks.density(whole, start, stop), blocks.scale[start:stop]
-            of_v = library.implementation.backward(
-                d[start:stop], features[-1], last, found, some_v, graph, density, scale, blocks.backend, g
-            )
-            dv.index_add_(0, left, of_v.to(dv.dtype))  # every source is there once, so this is the same sum every time
-            of_x, of_y = hidden_backward(g, features, graph, layers, dlayers, dp.dtype, blocks.backend)
-            dp[start:stop] = of_x
-            dq.index_add_(0, left, of_y)
+        with torch.autocast(d.device.type, enabled=False):
+            for start, stop in blocks.ranges:
+                whole = blocks.graph.part(start, stop)
+                graph, left = whole.compact  # only the sources of this block, so that their gradients are no larger than it
+                some_q, some_v = q.index_select(0, left), v.index_select(0, left)
+                features = hidden(p[start:stop], some_q, graph, layers, blocks.dtype, blocks.backend)
+                g = torch.empty_like(features[-1])
+                density, scale = blocks.density(whole, start, stop), blocks.scale[start:stop]
+                of_v = library.implementation.backward(
+                    d[start:stop], features[-1], last, found, some_v, graph, density, scale, blocks.backend, g
+                )
+                dv.index_add_(0, left, of_v.to(dv.dtype))  # every source is there once, so this is the same sum every time
+                of_x, of_y = hidden_backward(g, features, graph, layers, dlayers, dp.dtype, blocks.backend)
+                dp[start:stop] = of_x
+                dq.index_add_(0, left, of_y)
         totals = [dv, dp, dq, *found.done(), *dlayers]
         return None, *(total.to(x.dtype) for total, x in zip(totals, given, strict=True))

@@ -46,7 +46,7 @@ def hidden_backward(
     gradient of the last features, closed where they are 0."""
     for i in range(len(layers) - 2, -1, -2):
         x = features[i // 2]
-        dlayers[i] = plus_product(dlayers[i], g.T, x)
+        plus_product(dlayers[i], g.T, x)
         dlayers[i + 1] += column_sums(g, dlayers[i + 1].dtype)
         g = g @ layers[i]
         if i:

@@ -7,6 +7,7 @@ are kept for the backward pass or made again in it, once for all steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +41,8 @@ class Group:
         x = x[self.start : self.stop]
         return x if self.order is None else x.index_select(0, self.order)
 
-    def put(self, into: Tensor, x: Tensor) -> None:
-        place = into[self.start : self.stop]
-        if self.order is None:
-            place.copy_(x)
-        else:
-            place.index_copy_(0, self.order, x.to(into.dtype))
+    def back(self, x: Tensor) -> Tensor:
+        return x if self.order is None else torch.empty_like(x).index_copy_(0, self.order, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +95,7 @@ class _March(torch.autograd.Function):
     def forward(ctx: Any, march: March, *given: Tensor) -> Tensor:
         v, p, q, *rest = given
         W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
-        last, out, kept = Last(W, B, own.T.contiguous(), bias), torch.empty_like(v), []
+        last, kept, outs = Last(W, B, own.T.contiguous(), bias), [], []
         with torch.autocast(v.device.type, enabled=False):
             for group in march.groups:
                 h = hidden(group.of(p), group.of(q), group.graph, layers, march.dtype, march.backend)[-1]
@@ -106,11 +103,11 @@ class _March(torch.autograd.Function):
                 for t in range(march.steps):
                     with_graph = group.graph, group.rho, group.scale, march.backend
                     states.append(library.implementation.forward(h, last, states[-1], *with_graph, march.relu(t)))
-                group.put(out, states[-1])
+                outs.append(group.back(states[-1]))
                 kept += [*([h] if march.keep else []), *states]
         ctx.march = march
         ctx.save_for_backward(*given, *kept)
-        return out
+        return joined(outs)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
@@ -125,24 +122,28 @@ class _March(torch.autograd.Function):
         W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
         last = Last(W, B, own.T.contiguous(), bias)
         found, dlayers = Found(last), zeros(given[7:])
-        dv, dp, dq = (torch.empty_like(x) for x in given[:3])
-        for group in march.groups:
-            network = group.of(p), group.of(q), group.graph, layers, march.dtype, march.backend
-            h = next(kept) if march.keep else hidden(*network)[-1]
-            states = [next(kept) for _ in range(march.steps + 1)]
-            g, dh = group.of(d), torch.empty_like(h)
-            if march.last_relu:
-                g = library.close_where(g.clone(), states[-1])
-            for t in range(march.steps - 1, -1, -1):
-                with_graph = states[t], group.graph, group.rho, group.scale, march.backend
-                g = library.implementation.backward(
-                    g, h, last, found, *with_graph, dh, add=t < march.steps - 1, close=not t, door=states[t] if t else None
-                )
-            group.put(dv, g)
-            features = hidden(*network, last=h)  # the others again, rather than kept meanwhile
-            of_x, of_y = hidden_backward(dh, features, group.graph, layers, dlayers, p.dtype, march.backend)
-            group.put(dp, of_x)
-            group.put(dq, of_y)
+        of_group: list[list[Tensor]] = []
+        with torch.autocast(d.device.type, enabled=False):
+            for group in march.groups:
+                network = group.of(p), group.of(q), group.graph, layers, march.dtype, march.backend
+                h = next(kept) if march.keep else hidden(*network)[-1]
+                states = [next(kept) for _ in range(march.steps + 1)]
+                g, dh = group.of(d), torch.empty_like(h)
+                if march.last_relu:
+                    g = library.close_where(g.clone(), states[-1])
+                for t in range(march.steps - 1, -1, -1):
+                    with_graph = states[t], group.graph, group.rho, group.scale, march.backend
+                    g = library.implementation.backward(
+                        g, h, last, found, *with_graph, dh, add=t < march.steps - 1, close=not t, door=states[t] if t else None
+                    )
+                features = hidden(*network, last=h)  # the others again, rather than kept meanwhile
+                of_nodes = g, *hidden_backward(dh, features, group.graph, layers, dlayers, p.dtype, march.backend)
+                of_group.append([group.back(x) for x in of_nodes])
+        dv, dp, dq = (joined(parts) for parts in zip(*of_group, strict=True))
         dW, dB, down, dbias = found.done()
         totals = [dv, dp, dq, dW, dB, down.T, dbias, *dlayers]
         return None, *(total.to(x.dtype) for total, x in zip(totals, given, strict=True))
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if len(parts) > 1 else parts[0]

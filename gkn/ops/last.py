@@ -44,13 +44,8 @@ class Found:
 
     def add(self, first: int, rows: Tensor, d: Tensor) -> None:
         """rows^T d, from row `first` on."""
-        part = self.total[first : first + rows.shape[1]]
-        if len(part) == len(self.total):
-            self.total = plus_product(self.total, rows.T, d)
-        elif part.dtype == d.dtype:
-            part.addmm_(rows.T, d)
-        else:
-            part.add_(rows.T @ d)
+        part = self.total if rows.shape[1] == self.total.shape[0] else self.total[first : first + rows.shape[1]]
+        plus_product(part, rows.T, d)
 
     def done(self) -> list[Tensor]:
         """Of W and B, and of own and bias where there are any."""
@@ -60,7 +55,7 @@ class Found:
 
 
 def plus_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """total + a b, in the type of `total`, which may be overwritten."""
+    """total += a b, in the type of `total`."""
     if total.dtype == a.dtype:
         return total.addmm_(a, b)
     if total.device.type == "cuda":
