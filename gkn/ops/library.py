@@ -199,7 +199,9 @@ def _into(dh, add, d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree
     """dW, dB and dv; dh is written, or added to."""
     last = Last(W, B)
     found, arrays = Found(last), (ptr, src, (source_ptr, source_edges))
-    dv = _module(backend).backward(d.contiguous(), h, last, found, v, *arrays, rho, scale, dh, _block(v, W), max_degree, add)
+    sizes = _block(v, W), max_degree
+    with torch.autocast(v.device.type, enabled=False):  # it may be on in a backward pass, though it was off in the forward pass
+        dv = _module(backend).backward(d.contiguous(), h, last, found, v, *arrays, rho, scale, dh, *sizes, add)
     return *(sums.to(W.dtype) for sums in found.done()), dv
 
 
