@@ -46,14 +46,14 @@ CASES = [((5,), {}), ((5, 7), {}), ((4, 6, 3), {}), ((5, 7), {"last_sigma": Fals
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(
     ("backend", "kernel", "options", "measure"),
-    [("factored", *case, measure) for case in CASES for measure in ("mean", "weights", "rho")]
-    + [("fused", *case, measure) for case, measure in zip(CASES, ("weights", "mean", "mean", "rho", "weights"), strict=True)],
+    [("factored", *case, measure) for case in CASES for measure in ("mean", "weights", "rho", "both")]
+    + [("fused", *case, measure) for case, measure in zip(CASES, ("weights", "mean", "mean", "both", "weights"), strict=True)],
 )
 def test_it_is_the_steps_one_by_one(rng, monkeypatch, marches, backend, kernel, options, measure, recompute):
-    if measure == "rho":
+    if measure in ("rho", "both"):
         options = {**options, "rho": lambda x, y: torch.exp(-(x - y).square().sum(1))}
     model, graph, x, a = setting(rng, kernel, **options)
-    weights = torch.rand(len(x), generator=rng, dtype=torch.float64) if measure == "weights" else None
+    weights = torch.rand(len(x), generator=rng, dtype=torch.float64) if measure in ("weights", "both") else None
     model.backend, model.recompute = "factored", False
     truth = gradients(model, graph, x, a, weights, one_by_one=True)
     assert not marches

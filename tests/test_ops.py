@@ -487,3 +487,16 @@ def test_nan_in_one_sample_reaches_no_other_gradient(rng, backend):
     assert torch.isfinite(dv[8:]).all()
     assert torch.isfinite(dh[:9]).all()
     assert torch.isfinite(dh[18:]).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_may_begin_inside_a_larger_array(rng, backend):
+    graph = Graph(torch.tensor([0, 0, 2, 7]), torch.tensor([0, 2, 2, 0, 3, 5, 0]), 7)  # sorted: nothing is copied
+    shapes = (7, 5), (5, 3, 2), (3, 2), (7, 3)
+    whole = [torch.randn(size + 4, *rest, generator=rng) for size, *rest in shapes]
+    inside = [x[3:-1].requires_grad_() for x in whole]
+    alone = [x[3:-1].clone().requires_grad_() for x in whole]
+    for given in (inside, alone):
+        kernel_integral(*given, graph, backend=backend).square().sum().backward()
+    for one, other in zip(inside, alone, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)

@@ -153,7 +153,7 @@ class Integral:
             return None
         room = self.room if self.recompute else KEPT_BYTES.get(kind, KEPT_BYTES["cpu"])
         ends = [edges * self.bytes for edges in self.graph.edges_before(cuts)]
-        if self.recompute and max(stop - start for start, stop in pairwise(ends)) > room:
+        if self.recompute and max(stop - start for start, stop in pairwise(ends)) > 4 * room:
             return None
         chosen = [0]
         for i in range(1, len(cuts)):
