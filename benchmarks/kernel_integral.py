@@ -199,12 +199,13 @@ def measure(graphs, width, r, device, rate):
             for name in NAMES:
                 row[f"{name}, {kind}"] = cell(graphs, width, r, device, kind, name)
     else:
-        row |= {f"{name}, fp32": found for name, found in in_turns(graphs, width, r).items()}
+        turns = 3 if r <= 0.25 else 1  # PyG takes minutes for the others
+        row |= {f"{name}, fp32": found for name, found in in_turns(graphs, width, r, turns).items()}
     show(row, device)
     return row
 
 
-def in_turns(graphs, width, r, rounds=3):
+def in_turns(graphs, width, r, rounds):
     """On a CPU that others use, too, speed drifts: the networks take turns, and the median round counts. Each has its own
     process, since memory is measured as the growth of the process."""
     seen = {name: [] for name in NAMES}

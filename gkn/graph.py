@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _outside_inference(method: Callable[P, T]) -> Callable[P, T]:
+    """What is kept must not be made of inference tensors: the graph may be used for training next."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not torch.is_inference_mode_enabled():
+            return method(*args, **kwargs)
+        with torch.inference_mode(False):
+            return method(*args, **kwargs)
+
+    return call
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +83,10 @@ class Graph:
         order = torch.argsort(targets, stable=True)
         return Graph(offsets(torch.bincount(targets.long(), minlength=num_targets)), sources[order], num_sources)
 
+    def __getstate__(self) -> dict[str, object]:
+        """What it is, without what it has worked out about itself."""
+        return {name: getattr(self, name) for name in ("ptr", "src", "num_sources", "cuts")}
+
     def __repr__(self) -> str:
         return f"Graph({self.num_targets} targets <- {self.num_sources} sources, {self.num_edges} edges)"
 
@@ -82,11 +103,13 @@ class Graph:
         return self.src.device
 
     @cached_property
+    @_outside_inference
     def degrees(self) -> Tensor:
         """(targets,), int64."""
         return self.ptr.diff()
 
     @cached_property
+    @_outside_inference
     def targets(self) -> Tensor:
         """(edges,), int32: the target of each edge."""
         nodes = torch.arange(self.num_targets, dtype=torch.int32, device=self.device)
@@ -96,6 +119,7 @@ class Graph:
         return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources)._cut(self.cuts)
 
     @cached_property
+    @_outside_inference
     def by_source(self) -> tuple[Tensor, Tensor]:
         """(sources + 1,) offsets and (edges,) numbers of edges: the edges of each source, in the order they have here."""
         order = torch.argsort(self.src, stable=True)
@@ -132,6 +156,7 @@ class Graph:
         self.__dict__["cuts"] = cuts
         return self
 
+    @_outside_inference
     def between(self, start: int, stop: int) -> Graph:
         """The graph of the nodes between two cuts, numbered from 0. Kept, with what it works out about itself."""
         if (start, stop) == (0, self.num_targets):
@@ -147,6 +172,7 @@ class Graph:
     def _pieces(self) -> dict[tuple[int, int], Graph]:
         return {}
 
+    @_outside_inference
     def part(self, start: int, stop: int) -> Graph:
         """Targets `start` to `stop` only. Kept, with what it works out about itself: every step asks for it again."""
         if not 0 <= start <= stop <= self.num_targets:
@@ -165,6 +191,7 @@ class Graph:
         return {}
 
     @cached_property
+    @_outside_inference
     def compact(self) -> tuple[Graph, Tensor]:
         """Without the sources nobody asks, which matters for a part of a large graph; and which sources are left."""
         left, src = torch.unique(self.src, return_inverse=True)
@@ -177,6 +204,7 @@ class Graph:
         return [int(self._host_ptr[target]) for target in targets]
 
     @cached_property
+    @_outside_inference
     def _host_ptr(self) -> Tensor:
         return self.ptr.cpu()
 
@@ -192,12 +220,14 @@ class Graph:
             start = stop
 
     @cached_property
+    @_outside_inference
     def by_degree(self) -> tuple[Graph, Tensor]:
         """The same with targets sorted by degree, so that equal degrees lie side by side; and which target is where."""
         order = torch.argsort(self.degrees, stable=True)
         return Graph.trusted(offsets(self.degrees[order]), self.src[self.edges_by_degree], self.num_sources), order
 
     @cached_property
+    @_outside_inference
     def nodes_by_degree(self) -> tuple[Graph, Tensor]:
         """The same where targets and sources are one set of nodes, which are renumbered; and which node is where."""
         graph, order = self.by_degree

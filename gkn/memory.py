@@ -11,6 +11,7 @@ import torch
 def available_memory(device: torch.device | str = "cpu") -> int:
     """Bytes that can be had: on the CPU without swapping, the system's caches counted in; on a GPU also what torch keeps."""
     if torch.device(device).type == "cuda":
+        torch.cuda.init()
         stats = torch.cuda.memory_stats_as_nested_dict(device)  # ten times as fast as asking for the two numbers
         kept = sum(stats[name]["all"]["current"] * sign for name, sign in (("reserved_bytes", 1), ("allocated_bytes", -1)))
         return int(torch.cuda.mem_get_info(device)[0] + kept)

@@ -1,3 +1,4 @@
+import inspect
 import itertools
 import math
 
@@ -191,8 +192,13 @@ def test_what_does_not_match_is_refused(rng):
         model(radius_graph(x, x[:3], 0.3), x, a)
     with pytest.raises(ValueError, match="for 3 queries; needed a target for each"):
         model.at(model.states(graph, x, a), graph, (x[:3], a[:3]), (x, a))
-    with pytest.raises(ValueError, match=r"GKN\(width=0\): needed at least 1"):
+    with pytest.raises(ValueError, match=r"GKN\(width=0\): needed a whole number, at least 1"):
         GKN(2, width=0)
+    unchecked = inspect.unwrap(GKN.__init__)  # as it is where types are not checked
+    with pytest.raises(ValueError, match=r"GKN\(steps=2.5\): needed a whole number"):
+        unchecked(object.__new__(GKN), 2, steps=2.5)
+    with pytest.raises(ValueError, match=r"features=0\): needed a sequence of numbers of input fields, e.g. \(0,\)"):
+        unchecked(object.__new__(GKN), 2, features=0)
     with pytest.raises(ValueError, match=r"features=\(1,\)\): needed different numbers of input fields, 0 to 0"):
         GKN(2, features=(1,))
     with pytest.raises(ValueError, match="in_channels=-1"):

@@ -277,8 +277,9 @@ def test_v_is_checked_whatever_the_way(rng):
     with pytest.raises(ValueError, match=r"weights: torch.float32 of shape \(1,\)"):
         kernel.on(graph, features, features, weights=torch.ones(1))
     scale, points = torch.ones(1, requires_grad=True), torch.rand(20, 2)
-    with pytest.raises(ValueError, match="a density is a constant here"):
-        kernel.on(graph, features, features, rho=lambda x, y: scale * x[:, 0], points=(points, points))
+    for recompute in (False, True):
+        with pytest.raises(ValueError, match="a density is a constant here"):
+            kernel.on(graph, features, features, rho=lambda x, y: scale * x[:, 0], points=(points, points), recompute=recompute)
 
 
 def test_what_must_be_kept_must_fit(rng, monkeypatch):
@@ -299,3 +300,30 @@ def test_second_derivatives_beside_frozen_parameters(rng, recompute):
         return kernel.on(graph, features, features, recompute=recompute)(v).square()
 
     assert torch.autograd.gradgradcheck(call, (v,))
+
+
+def test_a_density_is_asked_once_an_edge_and_a_first_time_before(rng):
+    kernel, graph, x, features, v = setting(rng)
+    asked = []
+
+    def rho(x, y):
+        asked.append(len(x))
+        return torch.ones(len(x), dtype=torch.float64)
+
+    integral = kernel.on(graph, features, features, rho=rho, points=(x, x))
+    integral(integral(v)[:, :1].expand(-1, 4))
+    assert asked == [1, graph.num_edges]
+
+
+def test_forward_mode_keeps_nothing_on_the_chip(rng):
+    kernel, graph, _, features, v = setting(rng, (5, 7), nodes=6, dtype=torch.float32)
+    direction = torch.randn_like(v)
+
+    def tangent(backend):
+        def call(v):
+            return kernel.on(graph, features, features, recompute=True, backend=backend)(v)
+
+        with torch.no_grad():
+            return torch.func.jvp(call, (v,), (direction,))[1]
+
+    torch.testing.assert_close(tangent("fused"), tangent("reference"))

@@ -1,7 +1,11 @@
 """All steps as one function are the steps one by one."""
 
+import copy
+import io
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from gkn.graph import Graph
 from gkn.models import GKN
@@ -198,3 +202,141 @@ def test_nodes_by_degree_is_the_same_graph_renumbered(rng):
     assert tidy.is_sorted
     pairs = {(int(order[t]), int(order[s])) for t, s in zip(tidy.targets, tidy.src, strict=True)}
     assert pairs == set(zip(graph.targets.tolist(), graph.src.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("room", [2**26, 400, 100], ids=["a group", "groups", "blocks"])
+@pytest.mark.parametrize("options", [{}, {"last_sigma": False, "recompute": True}])
+def test_a_derivative_that_can_be_differentiated_again_is_the_same(rng, monkeypatch, options, room):
+    """Also where inputs depend on each other, or are there twice: through one network twice, and with tied layers."""
+    for name in ("GROUP_BYTES", "KEPT_BYTES"):
+        monkeypatch.setattr(module, name, {"cpu": room * 15 if room == 400 else room})
+    rho = {"rho": lambda x, y: torch.exp(-(x - y).square().sum(1))}
+    model, graph, x, a = setting(rng, (5, 5, 5), **options, **rho)
+    model.kappa.hidden[1].weight = model.kappa.hidden[0].weight
+    weights = torch.rand(len(x), generator=rng, dtype=torch.float64)
+    parameters = [*model.parameters()]
+
+    def loss():
+        once = model(graph, x, a, weights)
+        return model(graph, x, torch.cat([once, a[:, 1:]], 1), weights).sin().sum()
+
+    exact = torch.autograd.grad(loss(), parameters)
+    for one, other in zip(torch.autograd.grad(loss(), parameters, create_graph=True), exact, strict=True):
+        torch.testing.assert_close(one.detach(), other, rtol=1e-10, atol=1e-12)
+
+
+def test_layers_that_do_more_are_called(rng, marches):
+    model, graph, x, a = setting(rng)
+    model(graph, x, a)
+    assert marches == [1]
+    calls = []
+    handle = model.W.register_forward_hook(lambda *given: calls.append(1))
+    model(graph, x, a)
+    assert len(calls) == 3
+    handle.remove()
+    model.W = torch.nn.Linear(4, 4, bias=False).double()
+    torch.testing.assert_close(model(graph, x, a), model.project(model.states(graph, x, a)[-1]))
+    model.W = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 4).double())
+    model(graph, x, a).sum().backward()
+    assert model.W.parametrizations.weight.original.grad.abs().sum() > 0
+    assert marches == [1]
+
+
+def test_inside_a_checkpoint(rng):
+    for recompute in (False, True):
+        model, graph, x, a = setting(rng, recompute=recompute)
+        truth = torch.autograd.grad(model(graph, x, a).sin().sum(), model.kappa.W)[0]
+        for call in (model, lambda *given, model=model: model.project(model.states(*given)[-1])):
+            out = checkpoint(call, graph, x, a, use_reentrant=False)
+            torch.testing.assert_close(torch.autograd.grad(out.sin().sum(), model.kappa.W)[0], truth)
+
+
+@pytest.mark.parametrize("backend", ["factored", "fused"])
+def test_the_gradient_that_is_given_is_not_overwritten(rng, backend):
+    model, graph, x, a = setting(rng, dtype=torch.float32, sizes=(9,), backend=backend)
+    v, integral = model._start(graph, x, a, None)
+    out = integral.march(v, model.W, 3, True)
+    given = torch.ones_like(out)
+    out.backward(given)
+    assert (given == 1).all()
+    assert (out == 0).any()
+
+
+def test_many_groups_in_bf16_add_up_in_full_precision(rng, monkeypatch):
+    model, graph, x, a = setting(rng, (8, 8), 2, torch.float32, sizes=(12,) * 60, width=6)
+
+    def gradient(room, enabled):
+        monkeypatch.setattr(module, "KEPT_BYTES", {"cpu": room})
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = model(graph, x, a)
+        wanted = [model.kappa.W, model.W.bias, model.kappa.hidden[0].weight, model.kappa.hidden[0].bias]
+        return torch.autograd.grad(out.float().sum(), wanted)
+
+    truth = gradient(2**26, False)
+    found = [gradient(room, True) for room in (2**26, 100)]
+    for exact, one, many in zip(truth, *found, strict=True):
+        one, many = (float((x - exact).norm() / exact.norm()) for x in (one, many))
+        assert many < 1.5 * max(one, 2**-9)
+
+
+def test_how_large_groups_are(rng, monkeypatch, marches):
+    model, graph, x, a = setting(rng, sizes=(10,) * 8)
+    monkeypatch.setattr(module, "GROUP_BYTES", {"cpu": graph.num_edges * 12 * 8 // 4 + 1000})
+    model(graph, x, a)
+    model.recompute = True
+    model(graph, x, a)
+    assert marches[0] == 1, "kept"
+    assert 4 <= marches[1] <= 8, "a quarter at a time"
+    model.recompute = None
+    for bits in range(14, 17):  # where recomputing is needed, as large as there is room for
+        monkeypatch.setattr(module, "available_memory", lambda device, bits=bits: 2**bits)
+        model(graph, x, a)
+    assert marches[2] >= marches[3] >= marches[4]
+    monkeypatch.setattr(module, "GROUP_BYTES", {"cpu": 1})
+    for free in (2**15, 2**15 + 77):
+        monkeypatch.setattr(module, "available_memory", lambda device, free=free: free)
+        assert model._start(graph, x, a, None)[1].room == 2**12, "whatever the last bytes"
+
+
+def test_what_does_not_match_is_refused(rng):
+    model, graph, x, a = setting(rng)
+    model.kappa.B = torch.nn.Parameter(torch.zeros(3, 4, dtype=torch.float64))
+    with pytest.raises(ValueError, match="B of shape"):
+        model(graph, x, a)
+    model, graph, x, a = setting(rng)
+    model.W.float()
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(graph, x, a)
+
+
+def test_predicting_first_and_training_afterwards(rng):
+    for recompute in (False, True):
+        model, graph, x, a = setting(rng, recompute=recompute)
+        with torch.inference_mode():
+            model(graph, x, a)
+        model.states(graph, x, a)[-1].sum().backward()
+        model(graph, x, a).sum().backward()
+
+
+def test_a_graph_is_copied_without_what_it_has_worked_out(rng):
+    _, graph, _, _ = setting(rng)
+    graph.between(*graph.cuts[:2]).by_source  # noqa: B018
+    buffer = io.BytesIO()
+    torch.save(graph, buffer)
+    buffer.seek(0)
+    for again in (copy.deepcopy(graph), torch.load(buffer, weights_only=False)):
+        assert set(again.__dict__) == {"ptr", "src", "num_sources", "cuts"}
+        assert again.cuts == graph.cuts
+        assert torch.equal(again.src, graph.src)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_functional_transforms(rng, recompute):
+    model, graph, x, a = setting(rng, recompute=recompute)
+    leaf = a.clone().requires_grad_()
+    truth = torch.autograd.grad(model(graph, x, leaf).sum(), leaf)[0]
+    torch.testing.assert_close(torch.func.grad(lambda a: model(graph, x, a).sum())(a), truth)
+    direction = torch.randn_like(a)
+    with torch.no_grad():
+        tangent = torch.func.jvp(lambda a: model(graph, x, a).sum(), (a,), (direction,))[1]
+    torch.testing.assert_close(tangent, (truth * direction).sum())

@@ -500,3 +500,13 @@ def test_inputs_may_begin_inside_a_larger_array(rng, backend):
         kernel_integral(*given, graph, backend=backend).square().sum().backward()
     for one, other in zip(inside, alone, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_density_may_have_any_strides(rng, backend):
+    graph = graph_of(rng, 6, 6, 20)
+    given = inputs_of(rng, graph, 5, 3, 3, torch.float32)
+    table = torch.rand(20, 3, generator=rng)
+    for rho in (table[:, 1], table[0, :1].expand(20)):
+        truth = kernel_integral(*given, graph, rho=rho.clone(), backend="reference")
+        torch.testing.assert_close(kernel_integral(*given, graph, rho=rho, backend=backend), truth)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gkn.graph import Graph
-from gkn.models.hidden import hidden, hidden_backward, zeros
+from gkn.models.hidden import differentiable, hidden, hidden_backward, zeros
 from gkn.ops import Backend, edge_relu, library
 from gkn.ops.last import Found, Last
 
@@ -56,7 +56,7 @@ class Blocks:
             return library.kernel_sum(h, *cast, v, graph, density, self.scale[start:stop], self.backend)
 
         given = v, p, q, W, B, *layers
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or library.is_transformed():  # functional transforms know no checkpoints
             return torch.cat([block(*span, *given) for span in self.ranges])
         return torch.cat(
             [checkpoint(block, *span, *given, use_reentrant=False, preserve_rng_state=False) for span in self.ranges]
@@ -86,9 +86,7 @@ class _InBlocks(torch.autograd.Function):
         blocks: Blocks = ctx.blocks
         given = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody will differentiate once more
-            wanted = [x for x in given if x.requires_grad]
-            again = iter(torch.autograd.grad(blocks.plain(*given), wanted, d, create_graph=True))
-            return None, *(next(again) if x.requires_grad else None for x in given)
+            return None, *differentiable(blocks.plain, given, d)
         v, p, q, *rest = given
         W, B, *layers = (x.to(blocks.dtype) for x in rest)
         last, totals = Last(W, B), zeros(given)

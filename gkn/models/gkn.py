@@ -29,8 +29,9 @@ class GKN(nn.Module):
     sigma          the activation
     last_sigma     also after the last step, as the paper prints it; its authors left it off in some tables
     rho            a density rho(x, y) in the measure; none: the mean over N(x)
-    recompute      hidden features of edges: True to compute them anew in every step, block by block, in memory that does not
-                   grow with the edges; False to keep them; None to keep them where they fit
+    recompute      hidden features of edges: True to compute them anew, in memory that does not grow with the edges (in training
+                   a group of graphs at a time; in prediction, or where one graph is too large, in every step, a block of
+                   targets at a time); False to keep them; None to keep them where they fit
     backend        of `kernel_integral`; None: the fastest there is
     """
 
@@ -51,13 +52,14 @@ class GKN(nn.Module):
         backend: Backend | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(features, int):
+            raise ValueError(f"GKN(features={features}): needed a sequence of numbers of input fields, e.g. ({features},)")
         features = (0,) if features is None and in_channels else features or ()
         sizes = {"dim": dim, "out_channels": out_channels, "width": width, "steps": steps}
-        wrong = [f"{name}={size}" for name, size in sizes.items() if size < 1]
+        wrong = [f"{name}={size}" for name, size in sizes.items() if not isinstance(size, int) or size < 1]
         if wrong or in_channels < 0:
-            raise ValueError(
-                f"GKN({wrong[0] if wrong else f'in_channels={in_channels}'}): needed at least {0 if not wrong else 1}"
-            )
+            name, least = (wrong[0], 1) if wrong else (f"in_channels={in_channels}", 0)
+            raise ValueError(f"GKN({name}): needed a whole number, at least {least}")
         if any(not 0 <= feature < in_channels for feature in features) or len({*features}) != len(features):
             raise ValueError(
                 f"GKN(features={tuple(features)}): needed different numbers of input fields, 0 to {in_channels - 1}"
@@ -72,12 +74,10 @@ class GKN(nn.Module):
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         """u on the points x: (K, d), (K, in_channels) -> (K, out_channels). With quadrature weights (K,), a weighted mean."""
-        if torch.is_grad_enabled() and self.sigma is torch.relu:
-            x, a = self._ready(graph, x, a)
-            self._square(graph)
-            marched = self._integral(graph, (x, a), (x, a), weights).march(self.lift(x, a), self.W, self.steps, self.last_sigma)
-            if marched is not None:
-                return self.project(marched)
+        if torch.is_grad_enabled() and self.sigma is torch.relu and type(self).states is GKN.states:
+            v, integral = self._start(graph, x, a, weights)
+            last = integral.march(v, self.W, self.steps, self.last_sigma)
+            return self.project(self._steps(v, integral)[-1] if last is None else last)
         return self.project(self.states(graph, x, a, weights)[-1])
 
     def states(
@@ -89,10 +89,16 @@ class GKN(nn.Module):
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Tensor]:
         """v_0, ..., v_T on the points x. `progress` is called with (steps done, of how many)."""
+        return self._steps(*self._start(graph, x, a, weights), progress)
+
+    def _start(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None) -> tuple[Tensor, Integral]:
         x, a = self._ready(graph, x, a)
-        self._square(graph)
-        integral = self._integral(graph, (x, a), (x, a), weights)
-        states = [self.lift(x, a)]
+        if graph.num_targets != graph.num_sources:
+            raise ValueError(f"GKN: {graph}; needed as many targets as sources: one set of nodes")
+        return self.lift(x, a), self._integral(graph, (x, a), (x, a), weights)
+
+    def _steps(self, v: Tensor, integral: Integral, progress: Callable[[int, int], None] | None = None) -> list[Tensor]:
+        states = [v]
         for t in range(self.steps):
             states.append(self._step(t, states[-1], integral(states[-1])))
             if progress is not None:
@@ -137,10 +143,6 @@ class GKN(nn.Module):
         of_x, of_y = (torch.cat([x, *(a[:, i : i + 1] for i in self.features)], 1) for x, a in (targets, sources))
         options = {"rho": self.rho, "recompute": self.recompute, "backend": self.backend}
         return self.kappa.on(graph, of_x, of_y, weights=weights, points=(targets[0], sources[0]), **options)
-
-    def _square(self, graph: Graph) -> None:
-        if graph.num_targets != graph.num_sources:
-            raise ValueError(f"GKN: {graph}; needed as many targets as sources: one set of nodes")
 
     def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """In the network's own type, and of the right shapes."""

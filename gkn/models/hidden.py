@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ def hidden(
         return [*hidden(p, q, graph, layers[:-2], dtype, backend), last] if layers else [last]
     found = [library.implementation.edge_relu(p, q, graph, dtype, backend)]
     for weight, bias in zip(layers[::2], layers[1::2], strict=True):
-        found.append(linear_relu(found[-1], weight, bias))
+        found.append(linear_relu_now(found[-1], weight, bias))
     return found
 
 
@@ -47,7 +47,7 @@ def hidden_backward(
     for i in range(len(layers) - 2, -1, -2):
         x = features[i // 2]
         plus_product(dlayers[i], g.T, x)
-        dlayers[i + 1] += column_sums(g, dlayers[i + 1].dtype)
+        dlayers[i + 1] += g.sum(0, dtype=dlayers[i + 1].dtype)
         g = g @ layers[i]
         if i:
             g = library.close_where(g, x)
@@ -59,11 +59,19 @@ def zeros(given: Sequence[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in given]
 
 
-def column_sums(g: Tensor, dtype: torch.dtype) -> Tensor:
-    return g.sum(0, dtype=dtype)
+def differentiable(function: Callable[..., Tensor], given: Sequence[Tensor], d: Tensor) -> list[Tensor | None]:
+    """The gradients of a function of `given`, as functions of `given` and d themselves.
+
+    Of views of them: of one that was made from another, or is there twice, only its own share is asked for.
+    """
+    given = [x.view_as(x) for x in given]
+    wanted = [x for x in given if x.requires_grad]
+    with torch.autocast(d.device.type, enabled=False):  # as in the forward pass
+        found = iter(torch.autograd.grad(function(*given), wanted, d, create_graph=True))
+    return [next(found) if x.requires_grad else None for x in given]
 
 
-def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear_relu_now(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """relu(x weight^T + bias), not differentiated; on the GPU bias and ReLU are done as the product is written."""
     if x.device.type == "cuda" and len(x):
         return torch._addmm_activation(bias, x, weight.T)

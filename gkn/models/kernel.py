@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gkn.graph import Graph
 from gkn.memory import available_memory, check_room
 from gkn.models.blocks import Blocks
-from gkn.models.hidden import linear_relu as linear_relu_now
+from gkn.models.hidden import linear_relu_now
 from gkn.models.march import Group, March
 from gkn.ops import Backend, autocast, check, edge_relu, library, pick, quadrature, scales
 
@@ -82,7 +82,8 @@ class Integral:
     """v -> integral of kappa(x, y) v(y) over N(x), on one graph, for as many v as there are steps.
 
     h is computed once and kept, or, where that would take too much memory, for a block of targets at a time and again in every
-    step and in its backward pass: memory then does not grow with the number of edges.
+    step and in its backward pass: memory then does not grow with the number of edges. In `march`, which knows all steps, it is
+    computed again only once, for a group of graphs at a time.
     """
 
     def __init__(
@@ -110,13 +111,16 @@ class Integral:
         self.scale = scales(graph, self.weights, mean, self.dtype)
         self.bytes = sum(kernel.sizes) * self.dtype.itemsize  # of an edge
         needed = graph.num_edges * self.bytes * (3 if torch.is_grad_enabled() else 1)
-        self.through = not torch.is_grad_enabled() and rho is None and library.fits_through(kernel.sizes, n, self.backend)
+        alone = not torch.is_grad_enabled() and not library.is_transformed()  # nobody wants derivatives of any kind
+        self.through = alone and rho is None and library.fits_through(kernel.sizes, n, self.backend)
         free = available_memory(self.p.device) if recompute is None else 0
         self.recompute = needed > free // 2 if recompute is None else recompute
-        self.room = max(free // 8, GROUP_BYTES.get(self.p.device.type, GROUP_BYTES["cpu"]))
+        # A power of two: groups, and with them the bits of gradients, must not depend on every byte that is free.
+        self.room = max(1 << (free // 8).bit_length() >> 1, GROUP_BYTES.get(self.p.device.type, GROUP_BYTES["cpu"]))
         if recompute is False:
             check_room(needed // 3, f"recompute=False: hidden features of {graph}", self.p.device)
-        self.density = None if self.recompute else self._density(graph, points)
+        self.density: Tensor | None = None
+        self._check_density()
         self._started = False
         self._h: Tensor | None = None
 
@@ -124,18 +128,22 @@ class Integral:
         """Targets of one degree side by side, where that helps, and h, where it is kept."""
         self._started = True
         if self.backend == "factored" and not self.graph.is_sorted:
-            if self.density is not None:
-                self.density = self.density.index_select(0, self.graph.edges_by_degree)
             self.graph, order = self.graph.by_degree
             self.p, self.scale, self.back = self.p.index_select(0, order), self.scale[order], torch.argsort(order)
             if self.points is not None:
                 self.points = self.points[0][order], self.points[1]
         if not self.recompute:
+            self.density = self._density(self.graph, self.points)
             self._h = self.kernel.edges(self.p, self.q, self.graph, self.backend, own=True)
 
-    def march(self, v: Tensor, own: nn.Linear, steps: int, last_relu: bool) -> Tensor | None:
+    def march(self, v: Tensor, own: nn.Module, steps: int, last_relu: bool) -> Tensor | None:
         """v_T of v <- relu(own(v) + integral of kappa v), in one function; None where it must be done step by step."""
         if torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference":
+            return None
+        linear = [own, *self.kernel.hidden]
+        if not all(is_plain(layer) and layer.weight.dtype == self.kernel.W.dtype for layer in linear) or not isinstance(
+            own, nn.Linear
+        ):
             return None
         groups = self._groups()
         if groups is None:
@@ -174,11 +182,19 @@ class Integral:
             scale = scale[order]
         return Group(start, stop, graph, order, scale, rho)
 
-    def _density(self, graph: Graph, points: tuple[Tensor, Tensor] | None) -> Tensor | None:
-        if self.rho is None:
-            return None
-        if points is None:
+    def _check_density(self) -> None:
+        """On the first edge, before anything is computed, and where gradients are still seen."""
+        if self.rho is not None and self.points is None:
             raise ValueError("a density rho(x, y) needs the points of targets and sources")
+        if self.rho is not None and self.points is not None and self.graph.num_edges:
+            first = int(torch.searchsorted(self.graph.ptr, 0, right=True)) - 1
+            ends = torch.tensor([0, 1], device=self.graph.device)
+            edge = Graph.trusted(ends, self.graph.src[:1], self.graph.num_sources)
+            self._density(edge, (self.points[0][first : first + 1], self.points[1]))
+
+    def _density(self, graph: Graph, points: tuple[Tensor, Tensor] | None) -> Tensor | None:
+        if self.rho is None or points is None:
+            return None
         values = self.rho(points[0].index_select(0, graph.targets), points[1].index_select(0, graph.src))
         if values.shape != (graph.num_edges,):
             raise ValueError(
@@ -186,7 +202,7 @@ class Integral:
             )
         if values.requires_grad and torch.is_grad_enabled():
             raise ValueError("rho(x, y) asks for a gradient, but a density is a constant here; detach it")
-        return values.to(self.dtype)
+        return values.to(self.dtype).contiguous()
 
     def __call__(self, v: Tensor) -> Tensor:
         W, B, v = autocast(self.kernel.W, self.kernel.B, v)
@@ -216,6 +232,12 @@ class Integral:
 
     def _part_density(self, graph: Graph, start: int, stop: int) -> Tensor | None:
         return self._density(graph, None if self.points is None else (self.points[0][start:stop], self.points[1]))
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """A linear layer that does nothing but what its weight and bias say."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return type(layer) is nn.Linear and layer.bias is not None and not any(hooks)
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gkn.graph import Graph
-from gkn.models.hidden import hidden, hidden_backward, zeros
+from gkn.models.hidden import differentiable, hidden, hidden_backward, zeros
 from gkn.ops import Backend, edge_relu, library
 from gkn.ops.last import Found, Last
 
@@ -113,11 +113,10 @@ class _March(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         march: March = ctx.march
         count = len(ctx.needs_input_grad) - 1
-        given, kept = ctx.saved_tensors[:count], iter(ctx.saved_tensors[count:])
+        saved = ctx.saved_tensors
+        given, kept = saved[:count], iter(saved[count:])
         if torch.is_grad_enabled():  # somebody will differentiate once more
-            wanted = [x for x in given if x.requires_grad]
-            again = iter(torch.autograd.grad(march.plain(*given), wanted, d, create_graph=True))
-            return None, *(next(again) if x.requires_grad else None for x in given)
+            return None, *differentiable(march.plain, given, d)
         _, p, q, *rest = given
         W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
         last = Last(W, B, own.T.contiguous(), bias)

@@ -54,7 +54,7 @@ def kernel_integral(
     scale = scales(graph, weights, mean, v.dtype)
     if weights is not None:
         v = v * weights.to(v.dtype)[:, None]
-    rho = None if rho is None else rho.to(v.dtype)
+    rho = None if rho is None else rho.to(v.dtype).contiguous()
     if chosen != "factored" or graph.is_sorted:
         return library.kernel_sum(h, W, B, v, graph, rho, scale, chosen)
     tidy, order = graph.by_degree

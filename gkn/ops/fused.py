@@ -244,12 +244,11 @@ def _launch(
 ) -> None:
     """kernel[(programs,)](*tensors, *numbers, *constants). Triton works out at every call which of its compiled kernels is
     meant, in more time than a small batch takes to compute; all that this depends on is in `key`."""
-    first = tensors[0]
-    if first.device.type == "cpu":  # interpreted
+    if tensors[0].device.type == "cpu":  # interpreted
         kernel[(programs,)](*tensors, *numbers, *constants)
         return
     kinds = [(tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors]
-    key = kernel.__name__, first.device.index, numbers, constants, num_warps, num_stages, *kinds
+    key = kernel.__name__, torch.cuda.current_device(), numbers, constants, num_warps, num_stages, *kinds
     known = _known.get(key)
     if known is None:
         _known[key] = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps, num_stages=num_stages)

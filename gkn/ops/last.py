@@ -49,9 +49,9 @@ class Found:
 
     def done(self) -> list[Tensor]:
         """Of W and B, and of own and bias where there are any."""
-        W, *rest = self.total.split(self.sizes)
-        W = W.view(self.last.W.shape)
-        return [W, *rest] if len(rest) == 1 else [W, *rest[:2], rest[2][0]]
+        W, B, *rest = self.total.split(self.sizes)
+        small = [B] if not rest else [B, rest[0], rest[1][0]]
+        return [W.view(self.last.W.shape), *(x.clone() for x in small)]  # or keeping a bias would keep all
 
 
 def plus_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:

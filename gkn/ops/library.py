@@ -173,7 +173,8 @@ def _kernel_sum(h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho,
 
 
 def _now(h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend):
-    return _module(backend).forward(h, Last(W, B), v, ptr, src, rho, scale, _block(v, W), max_degree)
+    with torch.autocast(v.device.type, enabled=False):  # all is of one type already, also in a backward pass inside autocast
+        return _module(backend).forward(h, Last(W, B), v, ptr, src, rho, scale, _block(v, W), max_degree)
 
 
 @_kernel_sum.register_fake
@@ -186,8 +187,7 @@ def _(h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, ba
 )
 def _kernel_sum_backward(d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend):
     dh = torch.empty_like(h)
-    dW, dB, dv = _into(dh, False, d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend)
-    return dh, dW, dB.clone(), dv  # no two outputs of an operator may share memory
+    return dh, *_into(dh, False, d, h, W, B, v, ptr, src, source_ptr, source_edges, max_degree, rho, scale, backend)
 
 
 @_kernel_sum_backward.register_fake
@@ -254,12 +254,13 @@ class _Chained(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor | None, dh: Tensor | None) -> tuple[Any, ...]:
         if d is None:
             return dh, *[None] * 11
+        saved = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody will differentiate once more: nothing in place
-            own, *others = torch.ops.gkn.kernel_sum_backward(d, *ctx.saved_tensors, *_rest(ctx))
+            own, *others = torch.ops.gkn.kernel_sum_backward(d, *saved, *_rest(ctx))
             return own if dh is None else own + dh, *others, *[None] * 8
         add = dh is not None
-        total = torch.empty_like(ctx.saved_tensors[0]) if dh is None else dh.contiguous()
-        return total, *_into(total, add, d, *ctx.saved_tensors, *_rest(ctx)), *[None] * 8
+        total = torch.empty_like(saved[0]) if dh is None else dh.contiguous()
+        return total, *_into(total, add, d, *saved, *_rest(ctx)), *[None] * 8
 
 
 @torch.library.custom_op(
