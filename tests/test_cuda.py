@@ -1,5 +1,7 @@
 """What the CPU promises, on a GPU. Run by `make test-gpu` on a machine that has one."""
 
+import copy
+
 import pytest
 import torch
 
@@ -232,3 +234,47 @@ def test_nan_is_not_hidden(rng):
             assert torch.isnan(kernel.on(graph, features, features, recompute=recompute)(v)[7]).all()
             with torch.no_grad():
                 assert torch.isnan(kernel.on(graph, features, features, recompute=recompute)(v)[7]).all()
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_all_steps_as_one_function(rng, monkeypatch, kind, recompute):
+    """Output and gradients as near to float64 as those of the steps one by one, also in many groups and blocks."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    torch.manual_seed(0)
+    model = GKN(2, 2, 1, width=32, kernel=(32, 48), steps=4).cuda()
+    points = [torch.rand(size, 2, generator=rng, dtype=torch.float64) for size in (60, 1, 90, 40, 80)]
+    graph = Graph.batch([radius_graph(x, r=0.3) for x in points]).to("cuda")
+    x, a = torch.cat(points).cuda(), torch.randn(graph.num_sources, 2, generator=rng, dtype=torch.float64).cuda()
+    weights = torch.rand(len(x), generator=rng, dtype=torch.float64).cuda()
+
+    def run(model, dtype, one_by_one):
+        given = graph, x.to(dtype), a.to(dtype), weights.to(dtype)
+        with torch.autocast("cuda", torch.bfloat16, enabled=kind == "bf16" and dtype == torch.float32):
+            out = model.project(model.states(*given)[-1]) if one_by_one else model(*given)
+        return [out.detach(), *torch.autograd.grad(out.float().square().sum(), [*model.parameters()])]
+
+    truth = run(copy.deepcopy(model).double(), torch.float64, True)
+    plain = run(model, torch.float32, True)
+    model.recompute = recompute
+    ours = [run(model, torch.float32, False)]
+    for name in ("GROUP_BYTES", "KEPT_BYTES"):
+        monkeypatch.setattr(f"gkn.models.kernel.{name}", {"cpu": 2**17, "cuda": 2**17})
+    monkeypatch.setattr("gkn.ops.library.BLOCK_BYTES", {"cpu": 2**16, "cuda": 2**16})
+    ours.append(run(model, torch.float32, False))
+    eps = {"fp32": 2**-21, "bf16": 2**-8}[kind]
+    for found in ours:
+        for mine, theirs, exact in zip(found, plain, truth, strict=True):
+            error, other = (float((x.double() - exact).norm() / exact.norm()) for x in (mine, theirs))
+            assert error <= 2 * max(other, eps)
+
+
+def test_a_compiled_kernel_is_not_used_for_pointers_it_was_not_made_for(rng):
+    """Rows of v that begin at a multiple of 16 bytes, and then others that do not."""
+    graph = random_graph(rng, 20, 30, 200).to("cuda")
+    h, W, B, v = (torch.randn(s, generator=rng).cuda().bfloat16() for s in ((200, 16), (16, 16, 16), (16, 16), (30, 16)))
+    truth = kernel_integral(h, W, B, v, graph, backend="reference")
+    for shift in (0, 1, 3, 0, 8):
+        room = torch.full((30 * 16 + 16,), float("nan"), device="cuda", dtype=torch.bfloat16)
+        moved = room[shift : shift + 30 * 16].view(30, 16).copy_(v)
+        torch.testing.assert_close(kernel_integral(h, W, B, moved, graph, backend="fused"), truth, rtol=2e-2, atol=2e-2)
