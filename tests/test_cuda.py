@@ -277,4 +277,5 @@ def test_a_compiled_kernel_is_not_used_for_pointers_it_was_not_made_for(rng):
     for shift in (0, 1, 3, 0, 8):
         room = torch.full((30 * 16 + 16,), float("nan"), device="cuda", dtype=torch.bfloat16)
         moved = room[shift : shift + 30 * 16].view(30, 16).copy_(v)
-        torch.testing.assert_close(kernel_integral(h, W, B, moved, graph, backend="fused"), truth, rtol=2e-2, atol=2e-2)
+        out = kernel_integral(h, W, B, moved, graph, backend="fused")
+        assert float((out - truth).float().norm() / truth.float().norm()) < 1e-2
