@@ -22,7 +22,7 @@ from gkn.ops.factored import close_where as close_where
 from gkn.ops.factored import segment_sum as segment_sum
 from gkn.ops.last import Found, Last
 
-BLOCK_BYTES = {"cpu": 25 * 2**20, "cuda": 2**29}  # of A, the sums of h (x) v, at a time
+BLOCK_BYTES = {"cpu": 17 * 2**20, "cuda": 2**29}  # of A, the sums of h (x) v, at a time
 
 
 def kernel_sum(
