@@ -16,7 +16,7 @@ from contextlib import nullcontext
 
 import torch
 
-from benchmarks import record
+from benchmarks import RESULTS, commit, record
 from benchmarks.nnconv import NNConvGKN, problem
 from gkn.pyg import from_nnconv
 
@@ -189,7 +189,14 @@ def results(model, u, *inputs):
     return {"out": out.detach(), **{name: grad.detach().clone() for name, grad in grads.items()}}
 
 
-def measure(graphs, width, r, device, rate):
+def kept_rows(name, options):
+    """Rows measured before, except those to be measured now."""
+    now = {(kernel_sizes(width), r) for width in options.widths for r in options.radii}
+    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    return [row for row in rows if (tuple(row["kernel"]), row["r"]) not in now]
+
+
+def measure(graphs, width, r, device, rate, rounds):
     graph = problem(graphs, 200, r, device)[0]
     row = {"kernel": kernel_sizes(width), "r": r, "edges": graph.num_edges, "degree": graph.num_edges / graph.num_targets}
     if device == "cuda":
@@ -199,7 +206,7 @@ def measure(graphs, width, r, device, rate):
             for name in NAMES:
                 row[f"{name}, {kind}"] = cell(graphs, width, r, device, kind, name)
     else:
-        turns = 3 if r <= 0.25 else 1  # PyG takes minutes for the others
+        turns = rounds or (3 if r <= 0.25 else 1)
         row |= {f"{name}, fp32": found for name, found in in_turns(graphs, width, r, turns).items()}
     show(row, device)
     return row
@@ -282,6 +289,8 @@ def main():
     parser.add_argument("--graphs", type=int, help="in a batch; 20 on a GPU, 2 on a CPU unless said otherwise")
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--radii", type=float, nargs="+", default=RADII)
+    parser.add_argument("--rounds", type=int, help="turns each network takes on a CPU; 3, or 1 where PyG takes minutes")
+    parser.add_argument("--add", action="store_true", help="keep the other rows of the results there are")
     parser.add_argument("--profile", metavar="KIND", help="only show where the time goes: fp32, tf32 or bf16")
     parser.add_argument("--cell", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -304,15 +313,14 @@ def main():
         ),
     )
     rate = matmul_rate() if options.device == "cuda" else None
-    rows, path = [], None
+    name = f"kernel-integral-{options.device.replace('cuda', 'gpu')}"
+    rows, path = kept_rows(name, options) if options.add else [], None
     for width in options.widths:
         for r in options.radii:
-            rows.append(measure(graphs, width, r, options.device, rate))
+            rows.append(measure(graphs, width, r, options.device, rate, options.rounds) | {"commit": commit()})
             values = {"graphs": graphs, "m": 200, "bf16_tflops": rate, "threads": torch.get_num_threads()}
             # After every row: what is measured is not lost when time runs out.
-            path = record(
-                f"kernel-integral-{options.device.replace('cuda', 'gpu')}", {**values, "agreement": found, "rows": rows}
-            )
+            path = record(name, {**values, "agreement": found, "rows": rows})
     print(path)
     return None
 

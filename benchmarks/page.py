@@ -95,7 +95,7 @@ def training(gpu, cpu):
         "| kernel | degree | floor | ours, bf16 | recomputed | PyG, bf16 | PyG, fp32 | x fp32 | x bf16 | x floor | memory |"
     ]
     lines += ["|---|---|---|---|---|---|---|---|---|---|---|"]
-    for row in gpu["rows"]:
+    for row in sorted(gpu["rows"], key=lambda row: (-row["kernel"][1], row["r"])):
         ours, again, peer, full = (row[name] for name in ("ours, bf16", "ours, recomputed, bf16", "pyg, bf16", "pyg, fp32"))
         ratios = [f"{p['ms'] / ours['ms']:.1f}" if "ms" in p else "-" for p in (full, peer)]
         memory = (
@@ -117,7 +117,7 @@ def training(gpu, cpu):
         "| kernel | degree | bf16 | captured | recomputed | captured | tf32 | PyG, tf32 | fp32 | PyG, fp32 |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in gpu["rows"]:
+    for row in sorted(gpu["rows"], key=lambda row: (-row["kernel"][1], row["r"])):
         cells = (text_of(row[name]) for name in ("ours, tf32", "pyg, tf32", "ours, fp32", "pyg, fp32"))
         times = (
             f"{row[name][key]:.2f} ms" for name in ("ours, bf16", "ours, recomputed, bf16") for key in ("ms", "captured_ms")
@@ -126,7 +126,7 @@ def training(gpu, cpu):
     lines += ["", source("kernel-integral-gpu", gpu), ""]
     lines += [f"On {cpu['threads']} CPU cores, {cpu['graphs']} graphs, fp32; memory is how far the process grows:", ""]
     lines += ["| kernel | degree | ours | recomputed | PyG | times as fast | memory |", "|---|---|---|---|---|---|---|"]
-    for row in cpu["rows"]:
+    for row in sorted(cpu["rows"], key=lambda row: (-row["kernel"][1], row["r"])):
         ours, again, peer = (row[f"{name}, fp32"] for name in ("ours", "ours, recomputed", "pyg"))
         lines.append(
             f"| {sizes(row)} | {row['degree']:.0f} | {text_of(ours)} | {text_of(again)} | {text_of(peer)} "
