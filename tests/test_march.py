@@ -279,6 +279,20 @@ def test_many_groups_in_bf16_add_up_in_full_precision(rng, monkeypatch):
         assert many < 1.5 * max(one, 2**-9)
 
 
+def test_many_groups_of_a_bf16_network_add_up_in_full_precision(rng, monkeypatch):
+    """A graph four hundred times: in bf16, which has 8 bits, most of them would be lost."""
+    model, graph, x, a = setting(rng, (4, 4), 1, torch.bfloat16, sizes=(5,), width=4)
+    many = 400
+    graph, x, a = Graph.batch([graph] * many), x.repeat(many, 1), a.repeat(many, 1)
+
+    def gradients(room):
+        monkeypatch.setattr(module, "KEPT_BYTES", {"cpu": room})
+        return torch.autograd.grad(model(graph, x, a).sum(), [*model.kappa.parameters(), model.W.bias])
+
+    for one, other in zip(gradients(2**26), gradients(1), strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * float(one.abs().max()))
+
+
 def test_how_large_groups_are(rng, monkeypatch, marches):
     model, graph, x, a = setting(rng, sizes=(10,) * 8)
     monkeypatch.setattr(module, "GROUP_BYTES", {"cpu": graph.num_edges * 12 * 8 // 4 + 1000})
