@@ -190,10 +190,11 @@ def results(model, u, *inputs):
 
 
 def kept_rows(name, options):
-    """Rows measured before, except those to be measured now."""
+    """How well all agreed before, and the rows measured then, except those to be measured now."""
     now = {(kernel_sizes(width), r) for width in options.widths for r in options.radii}
-    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
-    return [row for row in rows if (tuple(row["kernel"]), row["r"]) not in now]
+    before = json.loads((RESULTS / f"{name}.json").read_text())
+    rows = [{"commit": before["commit"]} | row for row in before["rows"]]
+    return before["agreement"], [row for row in rows if (tuple(row["kernel"]), row["r"]) not in now]
 
 
 def measure(graphs, width, r, device, rate, rounds):
@@ -314,7 +315,8 @@ def main():
     )
     rate = matmul_rate() if options.device == "cuda" else None
     name = f"kernel-integral-{options.device.replace('cuda', 'gpu')}"
-    rows, path = kept_rows(name, options) if options.add else [], None
+    agreed, rows = kept_rows(name, options) if options.add else ({}, [])
+    found, path = {**agreed, **found}, None
     for width in options.widths:
         for r in options.radii:
             rows.append(measure(graphs, width, r, options.device, rate, options.rounds) | {"commit": commit()})

@@ -132,7 +132,8 @@ def training(gpu, cpu):
             f"| {sizes(row)} | {row['degree']:.0f} | {text_of(ours)} | {text_of(again)} | {text_of(peer)} "
             f"| {peer['ms'] / ours['ms']:.1f} | 1/{peer['peak_gib'] / ours['peak_gib']:.0f} |"
         )
-    return [*lines, "", source("kernel-integral-cpu", cpu), ""]
+    lines += ["", "Rows may have been measured one at a time (`--add`); the JSON has the commit of each. The last of them:", ""]
+    return [*lines, source("kernel-integral-cpu", cpu), ""]
 
 
 def full_grid(result):

@@ -89,9 +89,8 @@ class _InBlocks(torch.autograd.Function):
             return None, *differentiable(blocks.plain, given, d)
         v, p, q, *rest = given
         W, B, *layers = (x.to(blocks.dtype) for x in rest)
-        last, totals = Last(W, B), zeros(given)
-        dv, dp, dq, _, _, *dlayers = totals
-        found = Found(last)
+        last = Last(W, B)
+        found, (dv, dp, dq), dlayers = Found(last), zeros(given[:3]), zeros(given[5:])
         with torch.autocast(d.device.type, enabled=False):
             for start, stop in blocks.ranges:
                 whole = blocks.graph.part(start, stop)

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-SPARE = 16  # rows for the bias, so that those behind it start where matrix units like them to
+SPARE = 16  # rows for the bias: one, and zeros, since matrix units like multiples of 16
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,8 +132,7 @@ def fits_through(kernel_sizes: tuple[int, ...], n: int, backend: str) -> bool:
 
 def edge_relu_backward(d: Tensor, out: Tensor, graph: Graph, dtype: torch.dtype, backend: str) -> tuple[Tensor, Tensor]:
     """The gradients of p and q, of type `dtype`; `out` is what edge_relu gave."""
-    fast = "factored" if backend == "reference" else backend
-    dp, dq = torch.ops.gkn.edge_relu_backward(d, out, graph.ptr, graph.src, *graph.by_source, dtype, fast)
+    dp, dq = torch.ops.gkn.edge_relu_backward(d, out, graph.ptr, graph.src, *graph.by_source, dtype, backend)
     return dp, dq
 
 
