@@ -3,6 +3,7 @@
 from gkn.check import check_dataset
 from gkn.dataset import Dataset, Normalizer, Sample
 from gkn.domain import Cloud, Grid, Mesh
+from gkn.evaluate import Errors, Sampled, relative_l2
 from gkn.fields import GaussianField, smooth, two_phase
 from gkn.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
 from gkn.graph import Graph
@@ -13,7 +14,10 @@ from gkn.operator import Exact, Operator, Partition, Support
 from gkn.ops import kernel_integral
 from gkn.pde import NotConverged, darcy_residual, solve_darcy
 from gkn.pde.green import green_disk, green_interval
+from gkn.pretrained import pretrained
+from gkn.recipes import Recipe
 from gkn.rules import Nystrom, Radius
+from gkn.train import fit, load
 
 __version__ = "0.1.0"
 
@@ -23,6 +27,7 @@ __all__ = [
     "Darcy",
     "DarcyMesh",
     "Dataset",
+    "Errors",
     "Exact",
     "GaussianField",
     "Graph",
@@ -38,16 +43,22 @@ __all__ = [
     "PoissonInterval",
     "PoissonSquare",
     "Radius",
+    "Recipe",
     "Sample",
+    "Sampled",
     "Support",
     "check_dataset",
     "darcy_residual",
+    "fit",
     "green_disk",
     "green_interval",
     "import_files",
     "kernel_integral",
+    "load",
     "make_dataset",
+    "pretrained",
     "radius_graph",
+    "relative_l2",
     "smooth",
     "solve_darcy",
     "two_phase",

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gkn import storage
-from gkn.domain import Domain, Grid, Mesh
+from gkn.domain import Domain, Grid, Mesh, interpolate
 from gkn.durable import digest
 from gkn.fields import smoother
 
@@ -41,55 +41,116 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Normalizer:
-    """One mean and one standard deviation per field: (values - mean) / std."""
+    """(values - mean) / std, with one mean and one standard deviation per field, or, on a `domain`, one per field and point.
 
-    mean: Tensor  # (c,), float64
-    std: Tensor  # (c,), float64, > 0
+    The second kind knows the mean solution; away from its domain's points it is interpolated.
+    """
+
+    mean: Tensor  # (c,), or (K, c) on a domain of K points; float64
+    std: Tensor  # likewise, > 0
+    domain: Domain | None = None
 
     def __post_init__(self) -> None:
         mean, std = (torch.as_tensor(given, dtype=torch.float64) for given in (self.mean, self.std))
-        if (
-            mean.ndim != 1
-            or mean.shape != std.shape
-            or not torch.isfinite(mean).all()
-            or not (torch.isfinite(1 / std) & (std > 0)).all()
-        ):
+        shape = () if self.domain is None else (len(self.domain),)
+        if mean.shape[:-1] != shape or mean.ndim != len(shape) + 1 or mean.shape != std.shape:
+            needed = "(fields,) each" if self.domain is None else f"({len(self.domain)}, fields) each"
+            raise ValueError(f"Normalizer: mean of shape {tuple(mean.shape)}, std of {tuple(std.shape)}; needed {needed}")
+        if not torch.isfinite(mean).all() or not (torch.isfinite(1 / std) & (std > 0)).all():
             raise ValueError(
-                f"Normalizer(mean={mean.tolist()}, std={std.tolist()}): needed a finite mean and a std > 0 per field"
+                f"Normalizer(mean={_shown(mean)}, std={_shown(std)}): needed a finite mean and a std > 0 per field"
             )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "std", std)
+
+    @property
+    def fields(self) -> int:
+        return self.mean.shape[-1]
 
     @staticmethod
     def none(fields: int) -> Normalizer:
         return Normalizer(torch.zeros(fields), torch.ones(fields))
 
     @staticmethod
-    def fit(dataset: Dataset, names: Sequence[str]) -> Normalizer:
-        """Over all points of all samples of a dataset: the one that is trained on. A constant field is only shifted."""
-        if not len(dataset):
+    def fit(dataset: Dataset | Sequence[Dataset], names: Sequence[str], pointwise: bool = False) -> Normalizer:
+        """Over all points of all samples of a dataset, or several: of what is trained on. A constant field is only shifted."""
+        datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
+        if not datasets or not all(len(each) for each in datasets):
             raise ValueError("Normalizer.fit: this dataset has no samples")
+        if pointwise:
+            return Normalizer._fit_pointwise(datasets, names)
         means, stds = [], []
         for name in names:
-            count, mean, square = 0, 0.0, 0.0
-            for i in range(len(dataset)):  # merged sample by sample, so that nothing cancels and nothing has to fit in memory
-                values = dataset.value(name, i).double()
-                n, m = len(values), float(values.mean())
-                square += float((values - m).square().sum()) + (m - mean) ** 2 * count * n / (count + n)
-                mean += (m - mean) * n / (count + n)
-                count += n
-            std = (square / max(count, 1)) ** 0.5
-            means.append(mean)
-            stds.append(std if std > 1e-12 * max(abs(mean), 1e-300) else 1.0)
+            moments = _Moments()
+            for each in datasets:
+                for i in range(len(each)):
+                    moments.see(each.value(name, i).double())
+            std = float(moments.square / max(moments.count, 1)) ** 0.5
+            means.append(float(moments.mean))
+            stds.append(std if std > 1e-12 * max(abs(means[-1]), 1e-300) else 1.0)
         return Normalizer(torch.tensor(means, dtype=torch.float64), torch.tensor(stds, dtype=torch.float64))
 
-    def encode(self, values: Tensor) -> Tensor:
-        return (values.double() - self.mean.to(values.device)) / self.std.to(values.device)
+    @staticmethod
+    def _fit_pointwise(datasets: Sequence[Dataset], names: Sequence[str]) -> Normalizer:
+        if len(datasets) != 1 or not datasets[0].one_domain:
+            raise ValueError(
+                "Normalizer.fit(pointwise=True): a mean at every point needs samples on one domain; use a scalar normaliser"
+            )
+        dataset, means, stds = datasets[0], [], []
+        for name in names:
+            moments = _Moments()
+            for i in range(len(dataset)):
+                moments.see(dataset.value(name, i).double()[:, None])
+            std = (moments.square / moments.count).sqrt()
+            # Where all samples agree, as on a boundary, a small share of what they differ by elsewhere, and no division by 0.
+            least = 1e-3 * float(std.square().mean().sqrt())
+            means.append(moments.mean)
+            stds.append(std + least if least > 0 else torch.ones_like(std))
+        return Normalizer(torch.stack(means, -1), torch.stack(stds, -1), dataset.domain)
 
-    def decode(self, values: Tensor) -> Tensor:
+    def at(self, points: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and std at points (P, d): (P, c) each, or (c,) where they are the same everywhere."""
+        if self.domain is None:
+            return self.mean, self.std
+        if points is None:
+            raise ValueError("Normalizer: this one differs from point to point; say where the values are")
+        own = self.domain.points
+        if points.shape == own.shape and torch.equal(points.cpu().double(), own):
+            return self.mean, self.std
+        both = interpolate(self.domain, torch.cat([self.mean, self.std], 1), points.cpu())
+        mean, std = both.split(self.fields, 1)
+        return mean, std
+
+    def encode(self, values: Tensor, points: Tensor | None = None) -> Tensor:
+        """In float64."""
+        mean, std = (x.to(values.device) for x in self.at(points))
+        return (values.double() - mean) / std
+
+    def decode(self, values: Tensor, points: Tensor | None = None) -> Tensor:
         """In the type of `values`."""
-        mean, std = self.mean.to(values.device), self.std.to(values.device)
+        mean, std = (x.to(values.device) for x in self.at(points))
         return (values.double() * std + mean).to(values.dtype)
+
+
+class _Moments:
+    """Mean and sum of squared deviations, merged part by part: nothing cancels, and nothing has to fit in memory.
+
+    Over all entries of a vector, or, of (K, 1), for each row by itself.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.square = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+
+    def see(self, values: Tensor) -> None:
+        n, m = values.shape[-1], values.mean(-1)
+        self.square = self.square + (values - m[..., None]).square().sum(-1)
+        self.square = self.square + (m - self.mean) ** 2 * (self.count * n / (self.count + n))
+        self.mean = self.mean + (m - self.mean) * (n / (self.count + n))
+        self.count += n
+
+
+def _shown(x: Tensor) -> list[float] | str:
+    return x.tolist() if x.numel() <= 8 else f"{tuple(x.shape)} numbers"
 
 
 @runtime_checkable
@@ -171,8 +232,9 @@ class Dataset:
         return self._source.damaged() if isinstance(self._source, storage.Reader) else []
 
     def _view(self, **changes: Any) -> Dataset:
-        now = {"source": self._source, "index": self._index, "stride": self._stride, "inputs": self.inputs}
-        return Dataset.__new__(Dataset)._set(**{**now, **changes}, outputs=self.outputs, manifest=self.manifest)
+        now = {"source": self._source, "index": self._index, "stride": self._stride}
+        names = {"inputs": self.inputs, "outputs": self.outputs}
+        return Dataset.__new__(Dataset)._set(**{**now, **names, **changes}, manifest=self.manifest)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -268,10 +330,40 @@ class Dataset:
             raise ValueError(f"Dataset.smoothed({width}, {name!r}): there is a field {twice[0]!r} already")
         return self._view(source=source, inputs=(*self.inputs, *source.added))
 
-    def _identity(self) -> dict[str, Any]:
+    def using(self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None) -> Dataset:
+        """With these fields as a and as u, and no others."""
+        inputs, outputs = (
+            tuple(now if given is None else given) for now, given in ((self.inputs, inputs), (self.outputs, outputs))
+        )
+        for name in (*inputs, *outputs):
+            self._known(name)
+        if not outputs or len({*inputs, *outputs}) != len(inputs) + len(outputs):
+            raise ValueError(f"Dataset.using({[*inputs]}, {[*outputs]}): needed an output, and no field twice")
+        return self._view(inputs=inputs, outputs=outputs)
+
+    @property
+    def smoothing(self) -> list[tuple[str, float]]:
+        """Which fields are here smoothed as well, and by how much, in the order in which that was asked for."""
+        return [(source.name, source.width) for source in self._smoothed()]
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The inputs that are not made of others."""
+        made = {name for source in self._smoothed() for name in source.added}
+        return tuple(name for name in self.inputs if name not in made)
+
+    def _smoothed(self) -> list[_Smoothed]:
+        found, source = [], self._source
+        while isinstance(source, _Smoothed):
+            found.append(source)
+            source = source.source
+        return found[::-1]
+
+    def identity(self) -> dict[str, Any]:
         """What these data are: of two datasets with one identity, one may go on where writing the other stopped."""
         chosen = digest([*self._index])
-        return {"source": self._source.identity(), "samples": chosen, "every": self._stride, "outputs": [*self.outputs]}
+        names = {"inputs": [*self.inputs], "outputs": [*self.outputs]}
+        return {"source": self._source.identity(), "samples": chosen, "every": self._stride, **names}
 
     def _origin(self) -> dict[str, Any]:
         """Where the data came from: a view is not what its recipe alone would make."""
@@ -300,7 +392,7 @@ class Dataset:
             inputs=self.inputs,
             outputs=self.outputs,
             domain=None,
-            recipe={**(self._origin() if recipe is None else recipe), "saved": digest(self._identity())},
+            recipe={**(self._origin() if recipe is None else recipe), "saved": digest(self.identity())},
             seed=self.manifest.seed if self.manifest else None,
             versions=storage.versions(),
         )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 TEMPORARY = ".tmp-"
+LOCK = ".lock"
 _UNFINISHED = re.compile(r"(?P<name>.+)\.tmp-\d+-[0-9a-f]{8}")
 
 
@@ -72,6 +75,34 @@ def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         sync(folder.parent)
+
+
+@contextmanager
+def locked(folder: Path, refuse: Callable[[str], Exception]) -> Iterator[None]:
+    """Own a folder for writing, which is made if need be. The lock goes with the process, however that ends."""
+    make_folder(folder)
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise refuse(f"{folder}: another process is writing here; wait for it or choose another folder") from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def difference(there: Any, here: Any) -> str:
+    """Where two JSON values differ, in words."""
+
+    def leaves(value: Any, name: str = "") -> dict[str, Any]:
+        if isinstance(value, Mapping):
+            return {k: v for key, inner in value.items() for k, v in leaves(inner, f"{name}.{key}" if name else key).items()}
+        return {name: value}
+
+    of_there, of_here = leaves(there), leaves(here)
+    keys = [key for key in {**of_there, **of_here} if of_there.get(key) != of_here.get(key)]
+    return ", ".join(f"{key} = {of_there.get(key)} there, {of_here.get(key)} here" for key in keys)
 
 
 def sha256(path: Path) -> str:

@@ -116,7 +116,7 @@ class Graph:
         return nodes.repeat_interleave(self.degrees, output_size=self.num_edges)
 
     def to(self, device: torch.device | str) -> Graph:
-        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources)._cut(self.cuts)
+        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources).cut(self.cuts)
 
     @cached_property
     @_outside_inference
@@ -145,14 +145,15 @@ class Graph:
             cuts += [nodes + cut for cut in graph.cuts[1:]]
             edges, nodes = edges + graph.num_edges, nodes + graph.num_sources
         whole = Graph.trusted(torch.cat(ptr), torch.cat(src), nodes)
-        return whole._cut(tuple(cuts)) if all(graph.num_sources == graph.num_targets for graph in graphs) else whole
+        return whole.cut(tuple(cuts)) if all(graph.num_sources == graph.num_targets for graph in graphs) else whole
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
         """0, ..., number of targets: no edge crosses a cut. Those known from `batch`, not all there may be."""
         return 0, self.num_targets
 
-    def _cut(self, cuts: tuple[int, ...]) -> Graph:
+    def cut(self, cuts: tuple[int, ...]) -> Graph:
+        """Say that no edge crosses these cuts, which is not checked."""
         self.__dict__["cuts"] = cuts
         return self
 

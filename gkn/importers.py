@@ -80,6 +80,37 @@ def load(
     return Dataset.of(domains, fields, outputs)
 
 
+def read_sample(path: str | os.PathLike[str], sample: int = 0, repair: bool = False) -> tuple[Domain, dict[str, Tensor]]:
+    """One sample of a file of functions: its domain, and whatever fields (K,) there are."""
+    domain, fields = _load_one(Path(path), "vertices", 3.0, 12.0, repair)
+    count = len(next(iter(fields.values()))) if fields else 0
+    if not 0 <= sample < count:
+        raise UnreadableFile(f"{path}: no sample {sample} in it, it has {count}")
+    for name, rows in fields.items():
+        if not bool(torch.isfinite(rows[sample]).all()):
+            raise UnreadableFile(f"{path}: field {name} of sample {sample} is not finite everywhere")
+    return domain[sample] if isinstance(domain, Sequence) else domain, {name: rows[sample] for name, rows in fields.items()}
+
+
+def read_points(path: str | os.PathLike[str]) -> Tensor:
+    """(P, d) numbers of a .npy file."""
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    try:
+        with open(file, "rb") as stream:
+            major, _ = np.lib.format.read_magic(stream)
+            header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+            shape, _, dtype = header(stream)
+        check_fits(file, {"points": (shape, max(8, dtype.itemsize))})
+        array = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UnreadableFile(f"{file}: cannot be read as an array of points: {error}") from error
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise UnreadableFile(f"{file}: {array.dtype} of shape {array.shape}; needed numbers, (points, dimension)")
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+
+
 _Part = tuple[Domain | Sequence[Domain], dict[str, Any]]
 
 

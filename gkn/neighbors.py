@@ -79,6 +79,21 @@ def radius_graph(
     return Graph.trusted(offsets(counts), src[:edges] if edges > 0.9 * len(src) else src[:edges].clone(), len(y))
 
 
+def radius_graphs(points: Tensor, r: float) -> Graph:
+    """The graphs of many clouds of equal size (G, m, d), side by side, as `Graph.batch` of each one's `radius_graph`.
+
+    All pairs of all clouds are compared at once, which for small clouds takes no longer than for one.
+    """
+    clouds, m, _ = points.shape
+    if clouds * m * m > _candidates(points) or not points.numel():
+        return Graph.batch([radius_graph(cloud, r=r) for cloud in points])
+    ball, points = _Ball.of(points.flatten(0, 1), points[0], r), points.double()
+    near = ball.holds(points[:, :, None].unbind(-1), points[:, None].unbind(-1))
+    cloud, _, source = near.nonzero().unbind(1)
+    graph = Graph.trusted(offsets(near.sum(-1).reshape(-1)), (cloud * m + source).int(), clouds * m)
+    return graph.cut(tuple(range(0, clouds * m + 1, m)))
+
+
 def check_same_device(sources: Tensor, targets: Tensor, call: str) -> None:
     if sources.device != targets.device:
         raise ValueError(f"{call}: sources are on {sources.device}, targets on {targets.device}; needed one device")

@@ -1,22 +1,34 @@
-"""Operator: a network with its normalisation and its rule. Raw a in, raw u out, at any points of D."""
+"""Operator: a network with its normalisation and its rule. Raw a in, raw u out, at any points of D. Saved, it is a folder."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
-from gkn.dataset import Normalizer, Sample
-from gkn.domain import Domain, Grid, check_finite, interpolate
+from gkn.batches import Batch
+from gkn.checkpoint import read_tensors
+from gkn.dataset import Dataset, Normalizer, Sample
+from gkn.domain import Cloud, Domain, Grid, Mesh, check_finite, interpolate
+from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
+from gkn.graph import Graph
 from gkn.models import GKN
 from gkn.rules import Nystrom, Radius, Rule, draw_nodes
+from gkn.storage import versions
 
+SCHEMA = 1
+CARD = "operator.json"
 Progress: TypeAlias = Callable[[int, int], None]
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # at a time
 
@@ -60,6 +72,48 @@ class Partition:
 How: TypeAlias = Exact | Support | Partition
 
 
+@dataclass(frozen=True)
+class Features:
+    """What the fields are called, and how those of the network are made of those somebody has.
+
+    inputs    the fields that are given, in the network's order
+    outputs   what it answers
+    smoothed  further inputs: (field, width) of a Gaussian; the field smoothed by it, and its gradient
+    units     of any of the fields, for people
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    smoothed: tuple[tuple[str, float], ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(dataset: Dataset, units: Mapping[str, str] | None = None) -> Features:
+        unknown = [name for name in units or {} if name not in dataset.names]
+        if unknown:
+            raise KeyError(f"a unit for {unknown[0]!r}, which is no field of this dataset; it has {', '.join(dataset.names)}")
+        return Features(dataset.given, dataset.outputs, tuple(dataset.smoothing), dict(units or {}))
+
+    def __call__(self, dataset: Dataset) -> Dataset:
+        """The dataset with these fields and no others."""
+        if not dataset.smoothing:
+            dataset = dataset.using(self.inputs, self.outputs)
+            for name, width in self.smoothed:
+                dataset = dataset.smoothed(width, name)
+            return dataset
+        if tuple(dataset.smoothing) != self.smoothed:
+            raise ValueError(
+                f"this dataset is smoothed by {dataset.smoothing}, the operator was trained with {[*self.smoothed] or 'none'}: "
+                f"give it the dataset as it was made"
+            )
+        made = [name for name in dataset.inputs if name not in dataset.given]
+        return dataset.using([*self.inputs, *made], self.outputs)
+
+    def json(self) -> dict[str, Any]:
+        smoothed = [[*each] for each in self.smoothed]
+        return {"inputs": [*self.inputs], "outputs": [*self.outputs], "smoothed": smoothed, "units": dict(self.units)}
+
+
 class Operator:
     """F(., theta): functions in, functions out.
 
@@ -73,6 +127,8 @@ class Operator:
     inputs     normaliser of a; None: a as it is
     outputs    normaliser of u; None: u as it is
     weighted   neighbours count with the domain's quadrature weights: for meshes of uneven density
+    features   what its fields are called and how they are made; None: whatever a sample has, in its order
+    about      where it came from: recipe, data, metrics, versions; anything JSON can hold
     """
 
     def __init__(
@@ -82,18 +138,20 @@ class Operator:
         inputs: Normalizer | None = None,
         outputs: Normalizer | None = None,
         weighted: bool = False,
+        features: Features | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(model, GKN) or not isinstance(rule, Radius | Nystrom):
             raise ValueError(f"Operator({type(model).__name__}, {type(rule).__name__}): needed a GKN and a Radius or Nystrom")
-        self.model, self.rule, self.weighted = model, rule, weighted
+        self.model, self.rule, self.weighted, self.features, self.about = model, rule, weighted, features, dict(about or {})
         self.inputs = inputs or Normalizer.none(model.in_channels)
         self.outputs = outputs or Normalizer.none(model.out_channels)
         for name, normalizer, needed in (
             ("inputs", self.inputs, model.in_channels),
             ("outputs", self.outputs, model.out_channels),
         ):
-            if len(normalizer.mean) != needed:
-                raise ValueError(f"Operator({name}=...): normalises {len(normalizer.mean)} fields, the network has {needed}")
+            if normalizer.fields != needed:
+                raise ValueError(f"Operator({name}=...): normalises {normalizer.fields} fields, the network has {needed}")
 
     def __call__(
         self,
@@ -121,7 +179,7 @@ class Operator:
             )
         if not isinstance(how, Exact | Support | Partition):
             raise ValueError(f"operator(sample, how={how!r}): use Exact(), Support(m, l) or Partition(m)")
-        nodes = _Nodes(sample.x.to(device), self._encode(sample.a, "operator(sample): a"), sample.weights.to(device))
+        nodes = _Nodes(sample.x.to(device), self._encode(sample.a, sample.x, "operator(sample): a"), sample.weights.to(device))
         queries = self._queries(sample, at, a)
         if queries is None and isinstance(how, Support):  # everything asks, the support nodes, too
             queries = _Queries(sample.x, lambda part: nodes.a[part])
@@ -131,18 +189,119 @@ class Operator:
             report = _Report(progress, K if queries is None else len(queries.x) * len(parts))
             wide = torch.promote_types(model.P.weight.dtype, torch.float32)  # whatever autocast does inside
             total = torch.zeros(K if queries is None else len(queries.x), model.out_channels, dtype=wide, device=device)
-            for part in parts:
-                some = nodes.take(part.nodes.to(device)) if part.nodes is not None else nodes
-                graph = self.rule.graph(some.x, None, r)
-                weights = some.weights if self.weighted else None
-                if queries is None:
-                    states = model.states(graph, some.x, some.a, weights, report.steps(part.own))
-                    found = model.project(states[-1])[: part.own].to(wide)
-                    total[slice(None) if part.nodes is None else part.nodes[: part.own].to(device)] = found
-                else:
-                    states = model.states(graph, some.x, some.a, weights)
+            if queries is None:
+                for few in _together(parts):
+                    self._fill(total, few, nodes, r, report)
+            else:
+                for part in parts:
+                    some = nodes if part.nodes is None else nodes.take(part.nodes.to(device))
+                    graph = self.rule.graph(some.x, None, r)
+                    states = model.states(graph, some.x, some.a, some.weights if self.weighted else None)
                     self._ask(total, states, some, queries, r, report)
-        return self.outputs.decode(total if queries is None else total / len(parts))
+        return self.outputs.decode(total if queries is None else total / len(parts), sample.x if queries is None else queries.x)
+
+    def ready(self, dataset: Dataset) -> Dataset:
+        """The dataset with the fields this operator takes and gives, smoothed ones included."""
+        if self.features is not None:
+            dataset = self.features(dataset)
+        for what, names, needed in (
+            ("inputs", dataset.inputs, self.model.in_channels),
+            ("outputs", dataset.outputs, self.model.out_channels),
+        ):
+            if len(names) != needed:
+                raise ValueError(f"this dataset has the {what} {', '.join(names)}; the network was made for {needed}")
+        return dataset
+
+    def sample(self, domain: Domain, **given: Tensor) -> Sample:
+        """A sample of fields (K,) that somebody has on a domain; what the network needs beside them is made of them."""
+        if self.features is None:
+            raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
+        missing = [name for name in self.features.inputs if name not in given]
+        if missing:
+            have = ", ".join(given) or "none"
+            raise KeyError(f"the operator needs the field {missing[0]!r}; given are: {have}")
+        rows = {name: given[name][None] for name in self.features.inputs}
+        unknown = {name: torch.zeros(1, len(domain), dtype=torch.float64) for name in self.features.outputs}
+        return self.ready(Dataset.of(domain, {**rows, **unknown}, self.features.outputs))[0]
+
+    def predict(self, batch: Batch) -> Tensor:
+        """u on the nodes of a batch."""
+        with torch.no_grad(), _evaluating(self.model):
+            found = self.model(batch.graph, batch.x, batch.a, batch.weights if self.weighted else None)
+            out: Tensor = found.to(batch.u.dtype) * batch.std + batch.mean
+        return out
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a folder that `gkn.load` reads, on any machine: numbers in tensors-*.safetensors, the rest in operator.json.
+
+        Another operator in that folder is replaced at once or not at all.
+        """
+        folder = Path(path)
+        tensors = {f"model/{name}": x for name, x in self.model.state_dict().items()}
+        described = {}
+        for name, normalizer in (("inputs", self.inputs), ("outputs", self.outputs)):
+            described[name], more = _describe(normalizer, name)
+            tensors |= more
+        image = safetensors.torch.save({name: x.detach().cpu().contiguous() for name, x in tensors.items()})
+        seal = hashlib.sha256(image).hexdigest()
+        file = f"tensors-{seal[:12]}.safetensors"
+        card = {
+            "schema": SCHEMA,
+            "model": self.model.config(),
+            "rule": {"kind": type(self.rule).__name__, **vars(self.rule)},
+            "weighted": self.weighted,
+            "features": None if self.features is None else self.features.json(),
+            "normalizers": described,
+            "about": {"versions": versions(), **self.about},
+            "tensors": {"file": file, "bytes": len(image), "sha256": seal},
+        }
+        canonical(card)  # says now if it is no JSON
+        make_folder(folder)
+        write(folder / file, image)
+        write_sealed_json(folder / CARD, card)
+        for old in [*folder.glob("tensors-*.safetensors"), *unfinished(folder, _is_ours)]:
+            if old.name != file:
+                old.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Operator:
+        """Read what `save` wrote. Every byte is compared with its hash, and nothing in the files is ever run."""
+        folder = Path(path)
+        card, tensors = read_card(folder)
+        try:
+            with torch.device("meta"):  # its sizes are believed only once the file has as many numbers
+                model = GKN.of(card["model"])
+            rule = {"Radius": Radius, "Nystrom": Nystrom}[card["rule"]["kind"]](
+                **{key: value for key, value in card["rule"].items() if key != "kind"}
+            )
+            inputs, outputs = (_normalizer(card["normalizers"][name], name, tensors) for name in ("inputs", "outputs"))
+            known = None if card["features"] is None else _features(card["features"])
+            weighted, about = bool(card["weighted"]), dict(card["about"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(f"{folder / CARD}: fields missing or unknown ({error})") from error
+        weights = {name.removeprefix("model/"): x for name, x in tensors.items() if name.startswith("model/")}
+        try:
+            model.load_state_dict(weights, assign=True)
+        except RuntimeError as error:
+            said = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
+            raise CorruptFile(f"{folder}: the tensors are not those of the network it describes: {said}") from error
+        return Operator(model.requires_grad_(True).to(device, dtype), rule, inputs, outputs, weighted, known, about)
+
+    def _fill(self, total: Tensor, parts: list[_Part], nodes: _Nodes, r: float | None, report: _Report) -> None:
+        """Predict each part's own nodes, all parts side by side, into `total`."""
+        if parts[0].nodes is None:
+            some, graph = nodes, self.rule.graph(nodes.x, None, r)
+            own = place = torch.arange(len(nodes.x), device=nodes.x.device)
+        else:
+            each = [part.nodes.to(nodes.x.device) for part in parts if part.nodes is not None]
+            chosen = torch.cat(each)
+            some = nodes.take(chosen)
+            graph = Graph.batch([self.rule.graph(nodes.x[part], None, r) for part in each])
+            own = torch.cat([torch.arange(len(part)) < of.own for part, of in zip(each, parts, strict=True)]).to(chosen.device)
+            place = chosen[own]
+        weights = some.weights if self.weighted else None
+        states = self.model.states(graph, some.x, some.a, weights, report.steps(sum(part.own for part in parts)))
+        total[place] = self.model.project(states[-1])[own].to(total.dtype)
 
     def _ask(
         self,
@@ -176,20 +335,21 @@ class Operator:
         if a is None:
             domain, fields = sample.domain, sample.a.cpu()
             return _Queries(
-                points, lambda part: self._encode(interpolate(domain, fields, points[part].cpu()), "interpolated a")
+                points,
+                lambda part: self._encode(interpolate(domain, fields, points[part].cpu()), points[part], "interpolated a"),
             )
         given = torch.as_tensor(a)
         if given.shape != (len(points), self.model.in_channels):
             raise ValueError(
                 f"operator(..., a=...): shape {tuple(given.shape)}; needed ({len(points)}, {self.model.in_channels})"
             )
-        encoded = self._encode(given, "operator(..., a=...)")
+        encoded = self._encode(given, points, "operator(..., a=...)")
         return _Queries(points, lambda part: encoded[part])
 
-    def _encode(self, a: Tensor, name: str) -> Tensor:
+    def _encode(self, a: Tensor, x: Tensor, name: str) -> Tensor:
         """Normalised, in the network's type and on its device."""
         check_finite(a, name)
-        encoded = self.inputs.encode(a).to(self.model.P.weight)
+        encoded = self.inputs.encode(a, x).to(self.model.P.weight)
         check_finite(encoded, f"{name}, normalised, in {encoded.dtype},")
         return encoded
 
@@ -235,6 +395,18 @@ class _Report:
             self.progress(self.done, self.total)
 
 
+def _together(parts: list[_Part]) -> Iterator[list[_Part]]:
+    """As many at a time as make up a few thousand nodes: small graphs side by side take little longer than one."""
+    few: list[_Part] = []
+    for part in parts:
+        few.append(part)
+        if sum(0 if each.nodes is None else len(each.nodes) for each in few) >= LEAST_QUERIES:
+            yield few
+            few = []
+    if few:
+        yield few
+
+
 def _parts(domain: Domain, how: How, rng: torch.Generator) -> Iterator[_Part]:
     K = len(domain)
     if isinstance(how, Exact):
@@ -269,6 +441,62 @@ def _subgrids(grid: Grid, m: int) -> Iterator[Tensor]:
             part = part[(slice(None),) * axis + (slice(start, None, t),)]
         else:
             yield part.reshape(-1)
+
+
+def read_card(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """operator.json and its tensors, both as they were written."""
+    path = folder / CARD
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder}: no operator, it has no {CARD}")
+    card = read_sealed_json(path)
+    if card.get("schema") != SCHEMA:
+        raise CorruptFile(f"{path}: schema {card.get('schema')}, but this version of gkn reads schema {SCHEMA}; update gkn")
+    missing = [
+        name for name in ("model", "rule", "weighted", "features", "normalizers", "about", "tensors") if name not in card
+    ]
+    if missing:
+        raise CorruptFile(f"{path}: no {missing[0]!r} in it; it is not an operator that gkn wrote")
+    listed = card["tensors"]
+    if not isinstance(listed, dict) or not _is_ours(str(listed.get("file"))):
+        raise CorruptFile(f"{path}: its entry 'tensors' makes no sense")
+    return card, read_tensors(folder / listed["file"], listed.get("bytes"), listed.get("sha256"))
+
+
+def _is_ours(name: str) -> bool:
+    return name == CARD or re.fullmatch(r"tensors-[0-9a-f]{12}\.safetensors", name) is not None
+
+
+def _describe(normalizer: Normalizer, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A normaliser as JSON, and as tensors what is too much for JSON."""
+    domain = normalizer.domain
+    if domain is None:
+        return {"mean": normalizer.mean.tolist(), "std": normalizer.std.tolist()}, {}
+    tensors = {f"{name}/mean": normalizer.mean, f"{name}/std": normalizer.std}
+    if isinstance(domain, Grid):
+        return {"domain": {"kind": "grid", "size": domain.size, "dim": domain.dim}}, tensors
+    parts = ("points", "cells") if isinstance(domain, Mesh) else ("points", "weights", "boundary")
+    tensors |= {f"{name}/{part}": getattr(domain, part) for part in parts}
+    return {"domain": {"kind": type(domain).__name__.lower()}}, tensors
+
+
+def _normalizer(said: dict[str, Any], name: str, tensors: dict[str, Tensor]) -> Normalizer:
+    if "domain" not in said:
+        mean, std = (torch.tensor(said[part], dtype=torch.float64) for part in ("mean", "std"))
+        return Normalizer(mean, std)
+    kind = said["domain"]["kind"]
+    domain: Domain
+    if kind == "grid":
+        domain = Grid(said["domain"]["size"], said["domain"]["dim"])
+    elif kind == "mesh":
+        domain = Mesh(*(tensors[f"{name}/{part}"] for part in ("points", "cells")))
+    else:
+        domain = Cloud(*(tensors[f"{name}/{part}"] for part in ("points", "weights", "boundary")))
+    return Normalizer(tensors[f"{name}/mean"], tensors[f"{name}/std"], domain)
+
+
+def _features(said: dict[str, Any]) -> Features:
+    smoothed = tuple((str(name), float(width)) for name, width in said["smoothed"])
+    return Features(tuple(said["inputs"]), tuple(said["outputs"]), smoothed, dict(said["units"]))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import matplotlib
 
 matplotlib.use("Agg")  # files only: works without a screen
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.tri import Triangulation
 from torch import Tensor
@@ -45,9 +47,59 @@ def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "")
             bar.ax.yaxis.set_major_locator(MaxNLocator(5))
             bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
     figure.suptitle(title or repr(dataset).removeprefix("Dataset(").removesuffix(")"), fontsize=10)
+    save(figure, out)
+
+
+def save(figure: Figure, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=160)
     plt.close(figure)
+
+
+def show_answers(rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor]], out: Path, title: str = "") -> None:
+    """Coefficient, truth, prediction and their difference, a row for each (name, domain, a, truth, prediction).
+
+    Truth and prediction share their colours; the difference has its own, and 0 is white.
+    """
+    size = (11.6, 2.65 * len(rows) + 0.45)
+    figure, axes = plt.subplots(len(rows), 4, figsize=size, squeeze=False, layout="constrained")
+    for row, (name, domain, a, truth, found) in enumerate(rows):
+        low, high = float(truth.min()), float(truth.max())
+        error = found - truth
+        most = max(float(error.abs().max()), 1e-300)
+        parts = [
+            ("coefficient a", a, float(a.min()), float(a.max()), "cividis"),
+            ("truth u", truth, low, high, "viridis"),
+            ("prediction", found, low, high, "viridis"),
+            ("prediction - truth", error, -most, most, "PuOr"),
+        ]
+        for axis, (what, values, least, largest, colours) in zip(axes[row], parts, strict=True):
+            drawn = draw(axis, domain, values, least, largest, colours)
+            axis.set_title(what if row == 0 else "", fontsize=10)
+            bar = figure.colorbar(drawn, ax=axis, shrink=0.85, pad=0.02)
+            bar.ax.tick_params(labelsize=7)
+            bar.ax.yaxis.set_major_locator(MaxNLocator(5))
+            bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
+        axes[row][0].set_ylabel(name, fontsize=9)
+    figure.suptitle(title, fontsize=10)
+    save(figure, out)
+
+
+def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -> None:
+    """Training loss and test error over epochs."""
+    figure, axis = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+    axis.semilogy(
+        [each["epoch"] for each in metrics], [each["loss"] for each in metrics], color="#1f4e79", label="training loss"
+    )
+    tested = [(each["epoch"], each["test"]) for each in metrics if each["test"] is not None]
+    if tested:
+        axis.semilogy(*zip(*tested, strict=True), "o-", color="#d95f02", markersize=4, label="test error")
+    axis.set_xlabel("epoch")
+    axis.set_ylabel("relative l2")
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    axis.set_title(title, fontsize=10)
+    save(figure, out)
 
 
 def draw(axis: Any, domain: Domain, values: Tensor, low: float, high: float, colours: str) -> Any:

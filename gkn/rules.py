@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gkn.fields import stream
 from gkn.graph import Graph
 from gkn.neighbors import radius_graph
+
+_AT_A_TIME = 2**24  # nodes that are given a number
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,14 @@ class Radius:
         """Who is near whom among the nodes x, or which nodes are near the points `at`."""
         return radius_graph(x, at, self.r if r is None else r)
 
-    def draws(self, points: int, *, seed: int = 0, sample: int = 0, epoch: int = 0) -> Tensor:
-        """(1, K): every node, once."""
-        return torch.arange(points)[None]
-
 
 @dataclass(frozen=True)
 class Nystrom:
-    """Sub-graphs of m nodes, drawn uniformly without replacement, l for each sample; neighbours within r.
-
-    `fresh=False`: the same l draws in every epoch, as in the paper. `fresh=True`: new ones every epoch, which costs nothing and
-    is better. Draws depend on (seed, sample, epoch) and nothing else: a run that goes on sees what it would have seen.
-    """
+    """Sub-graphs of m nodes, drawn uniformly without replacement, l for each sample; neighbours within r."""
 
     r: float
     m: int
     l: int = 1
-    fresh: bool = False
 
     def __post_init__(self) -> None:
         _check_radius(self)
@@ -55,14 +48,26 @@ class Nystrom:
     def graph(self, x: Tensor, at: Tensor | None = None, r: float | None = None) -> Graph:
         return radius_graph(x, at, self.r if r is None else r)
 
-    def draws(self, points: int, *, seed: int = 0, sample: int = 0, epoch: int = 0) -> Tensor:
-        """(l, m): the nodes of each sub-graph, in ascending order."""
+    def draws(
+        self, points: int, samples: Sequence[int], *, seed: int = 0, epoch: int = 0, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """(samples, l, m): the nodes of each sub-graph, in ascending order.
+
+        They depend on (seed, sample, draw, epoch) and nothing else: not on the device, not on which other samples are asked
+        for, nor on what was drawn before. So a run that goes on sees what it would have seen, on any number of machines.
+        """
         if self.m > points:
             raise ValueError(
                 f"{self}: {self.m} nodes of a domain that has {points}; use m <= {points}, or Radius({self.r}) for all"
             )
-        rng = stream(seed, sample, epoch if self.fresh else 0, 2)  # another stream than those of the data
-        return torch.stack([draw_nodes(points, self.m, rng) for _ in range(self.l)])
+        whole = torch.arange(points, device=device) * _ODD
+        key = _mixed(_mixed(torch.tensor([_signed(seed)], device=device)) + epoch)
+        sample = torch.as_tensor(samples, device=device, dtype=torch.long)
+        keys = _mixed(_mixed(key + sample)[:, None] + torch.arange(self.l, device=device)).reshape(-1, 1)
+        rows = max(1, _AT_A_TIME // points)
+        # Each node gets a number at random; those with the smallest are the draw.
+        few = [_mixed(part + whole).topk(self.m, largest=False, sorted=False).indices for part in keys.split(rows)]
+        return torch.cat(few).sort().values.reshape(len(sample), self.l, self.m)
 
 
 Rule = Radius | Nystrom
@@ -71,6 +76,24 @@ Rule = Radius | Nystrom
 def draw_nodes(points: int, m: int, rng: torch.Generator) -> Tensor:
     """m of the points, uniformly without replacement, in ascending order."""
     return torch.randperm(points, generator=rng)[:m].sort().values
+
+
+def _signed(x: int) -> int:
+    """The same 64 bits, as torch's int64 has them."""
+    return (x + 2**63) % 2**64 - 2**63
+
+
+_ODD, _FIRST, _SECOND = (_signed(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """The output function of SplitMix64 (Steele, Lea, Flood 2014): 64 bits to 64 bits, one to one, each depending on all.
+
+    In integers, which wrap around in the same way on every device.
+    """
+    x = (x ^ (x >> 30 & 2**34 - 1)) * _FIRST
+    x = (x ^ (x >> 27 & 2**37 - 1)) * _SECOND
+    return x ^ (x >> 31 & 2**33 - 1)
 
 
 def _check_radius(rule: Radius | Nystrom) -> None:

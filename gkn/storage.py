@@ -10,9 +10,7 @@ again. So whatever kills the writer, everything listed is whole, and a rerun mak
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +27,11 @@ from torch import Tensor
 
 from gkn.domain import Cloud, Domain, Grid, Mesh
 from gkn.durable import (
+    LOCK,
     CorruptFile,
+    difference,
     digest,
-    make_folder,
+    locked,
     place,
     prepare,
     read_sealed_json,
@@ -45,7 +45,6 @@ from gkn.hdf5 import Array, check_fits, image_of, plain_array
 SCHEMA = 1
 MANIFEST = "dataset.json"
 DOMAIN = "domain.h5"
-LOCK = ".lock"
 _MOST_OPEN = 64  # files, of the 1024 a process may have
 TYPES = ("float64", "float32", "int64", "bool")
 
@@ -157,20 +156,12 @@ def writing(folder: Path, header: Manifest, domain: Domain | None, force: bool =
 
     Refuses a folder that holds another dataset or other files, unless `force`, which then removes the dataset only.
     """
-    make_folder(folder)
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
-        except BlockingIOError:
-            raise ExistingDataset(f"{folder}: another process is writing here; wait for it or choose another folder") from None
+    with locked(folder, ExistingDataset):
         try:
             yield _prepare(folder, header, domain, force)
         finally:
             for path in unfinished(folder, _is_ours):
                 path.unlink(missing_ok=True)
-    finally:
-        os.close(lock)
 
 
 def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool) -> Manifest:
@@ -179,7 +170,9 @@ def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool)
     header = replace(header, domain=None if domain is None else _describe(domain, image))
     found = Manifest.read(folder) if (folder / MANIFEST).exists() and not force else None
     if found is not None and digest(found.header().json()) != digest(header.json()):
-        raise ExistingDataset(f"{folder} holds another dataset: {_difference(found, header)}; --force overwrites it")
+        raise ExistingDataset(
+            f"{folder} holds another dataset: {difference(found.header().json(), header.json())}; --force overwrites it"
+        )
     if found is None and not force:
         others = [path.name for path in sorted(folder.iterdir()) if not _is_rest(path, image)]
         if others:
@@ -219,17 +212,6 @@ def _is_rest(path: Path, image: bytes | None) -> bool:
     if path.name == LOCK or path in unfinished(path.parent, _is_ours):
         return True
     return path.name == DOMAIN and image is not None and path.read_bytes() == image
-
-
-def _difference(found: Manifest, wanted: Manifest) -> str:
-    def leaves(value: Any, name: str = "") -> dict[str, Any]:
-        if isinstance(value, Mapping):
-            return {k: v for key, inner in value.items() for k, v in leaves(inner, f"{name}.{key}" if name else key).items()}
-        return {name: value}
-
-    there, here = leaves(found.header().json()), leaves(wanted.json())
-    keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-    return ", ".join(f"{key} = {there.get(key)} there, {here.get(key)} here" for key in keys)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,13 @@ from torch import Tensor, nn
 from gkn.graph import Graph
 from gkn.models.kernel import Density, Integral, Kernel
 from gkn.ops import Backend
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "tanh": torch.tanh,
+}
 
 
 class GKN(nn.Module):
@@ -64,13 +72,31 @@ class GKN(nn.Module):
             raise ValueError(
                 f"GKN(features={tuple(features)}): needed different numbers of input fields, 0 to {in_channels - 1}"
             )
-        self.dim, self.in_channels, self.out_channels, self.steps = dim, in_channels, out_channels, steps
+        self.dim, self.in_channels, self.out_channels, self.steps, self.width = dim, in_channels, out_channels, steps, width
         self.features, self.sigma, self.last_sigma = tuple(features), sigma, last_sigma
         self.rho, self.recompute, self.backend = rho, recompute, backend
         self.P = nn.Linear(dim + in_channels, width)
         self.kappa = Kernel(dim + len(self.features), kernel, width, width)
         self.W = nn.Linear(width, width)
         self.Q = nn.Linear(width, out_channels)
+
+    def config(self) -> dict[str, Any]:
+        """What, beside its parameters, it takes to make this network again: plain numbers and names."""
+        named = [name for name, function in ACTIVATIONS.items() if function is self.sigma]
+        if not named or self.rho is not None or type(self) is not GKN:
+            what = f"a {type(self).__name__}" if type(self) is not GKN else "rho" if self.rho is not None else "its sigma"
+            raise ValueError(
+                f"GKN.config: {what} is code of yours, which is not saved; use no rho, and sigma = one of "
+                f"{', '.join(ACTIVATIONS)}, or keep model.state_dict() yourself"
+            )
+        sizes = {name: getattr(self, name) for name in ("dim", "in_channels", "out_channels", "width", "steps", "last_sigma")}
+        return {"kind": "GKN", **sizes, "kernel": [*self.kappa.sizes], "features": [*self.features], "sigma": named[0]}
+
+    @staticmethod
+    def of(config: dict[str, Any]) -> GKN:
+        """The network that `config` describes, with the weights it is born with."""
+        given = {key: value for key, value in config.items() if key != "kind"}
+        return GKN(**{**given, "sigma": ACTIVATIONS[given["sigma"]]})
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         """u on the points x: (K, d), (K, in_channels) -> (K, out_channels). With quadrature weights (K,), a weighted mean."""

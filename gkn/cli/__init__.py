@@ -1,0 +1,64 @@
+"""The command line: one verb, one function."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+import gkn
+from gkn.cli import data, demo, learn
+from gkn.cli.shell import console, errors, plain
+from gkn.generate import WorkerLost
+from gkn.pde import NotConverged
+from gkn.train import Stopped
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=gkn.__doc__)
+app.add_typer(data.app, name="data")
+app.command("demo")(demo.demo)
+app.command("train")(learn.train)
+app.command("eval")(learn.evaluate)
+app.command("predict")(learn.predict)
+app.command("info")(learn.info)
+
+
+def main() -> None:
+    """Expected failures are one sentence on stderr and an exit code; anything else is a bug and shows where."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        app()
+    except Stopped as stopped:
+        what = "interrupted" if stopped.number == signal.SIGINT else "terminated"
+        _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + stopped.number)
+    except OSError as error:
+        text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        _fail(f"{text}; what was finished is kept: make room and run the same command again" if full else text, 1)
+    except KeyError as error:
+        _fail(str(error.args[0]), 1)
+    except (ValueError, ImportError, ArithmeticError, MemoryError, NotConverged, WorkerLost) as error:
+        _fail(str(error) or "out of memory", 1)
+    except RuntimeError as error:  # torch has no class of its own for this on the CPU
+        if "memory" not in str(error):
+            raise
+        _fail(f"out of memory: {str(error).splitlines()[0]}", 1)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Stopped(number)  # no KeyboardInterrupt, which typer would take for its own
+
+
+def _fail(text: str, code: int) -> None:
+    errors.print(f"[bold red]error:[/] {plain(text)}")
+    sys.exit(code)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if show:
+        console.print(f"gkn {gkn.__version__}")
+        raise typer.Exit

@@ -1,0 +1,149 @@
+"""gkn data: make, import, look at and check datasets."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gkn import generate as recipes
+from gkn.check import Finding, Pde, check_dataset
+from gkn.cli.shell import Config, DatasetPath, Force, console, plain, print_rows, progress_bar, settings
+from gkn.dataset import Dataset
+from gkn.domain import Grid
+from gkn.importers import Nodes, load
+from gkn.storage import Manifest, Reader
+
+app = typer.Typer(no_args_is_help=True, help="Make, import, look at and check datasets.")
+
+
+def _help_recipes() -> str:
+    return "Which data: " + ", ".join(recipes.RECIPES) + "."
+
+
+@app.command("make")
+def data_make(
+    recipe: Annotated[str, typer.Argument(help=_help_recipes())],
+    out: Annotated[Path, typer.Option(help="The dataset folder to make, or to go on with.")],
+    n: Annotated[int, typer.Option(min=1, help="How many samples.")] = 100,
+    size: Annotated[int | None, typer.Option(min=2, help="Points a side (meshes: about).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="One seed is one dataset.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes; the bits do not depend on it.")] = os.cpu_count() or 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter of the recipe.")
+    ] = None,
+    force: Force = False,
+    config: Config = None,
+) -> None:
+    """Make a dataset. Interrupted, it goes on when run again."""
+    chosen = recipes.recipe(recipe, **_parameters(recipe, size, set_ or []))
+    start = time.perf_counter()
+    with progress_bar(f"{recipe}, seed {seed}") as progress:
+        made = recipes.make_dataset(chosen, n, seed, out, workers=workers, device=device, force=force, progress=progress)
+    console.print(f"{plain(out)}: {plain(repr(made))}, {time.perf_counter() - start:.1f} s", soft_wrap=True)
+
+
+def _parameters(recipe: str, size: int | None, given: list[str]) -> dict[str, Any]:
+    known = fields(recipes.RECIPES[recipe]) if recipe in recipes.RECIPES else ()
+    parameters = {} if size is None else {"size": size}
+    return parameters | settings(given, {each.name: type(each.default) for each in known})
+
+
+@app.command("import")
+def data_import(
+    files: Annotated[list[Path], typer.Argument(help=".mat, .pt, .h5, .npz, .vtu, .vtk, .msh and other meshes in one file.")],
+    out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
+    output: Annotated[list[str] | None, typer.Option(help="A field to be learned; the others are inputs. [default: u]")] = None,
+    nodes: Annotated[
+        str, typer.Option(help="Where arrays without coordinates have their values: vertices or centres.")
+    ] = "vertices",
+    low: Annotated[float, typer.Option(help="What False means in a boolean coefficient.")] = 3.0,
+    high: Annotated[float, typer.Option(help="What True means in a boolean coefficient.")] = 12.0,
+    repair: Annotated[bool, typer.Option(help="Turn clockwise mesh cells round and drop unused points.")] = False,
+    force: Force = False,
+) -> None:
+    """Make a dataset of files you have."""
+    if nodes not in ("vertices", "centres"):
+        raise typer.BadParameter(f"{nodes!r}: use vertices or centres", param_hint="--nodes")
+    where: Nodes = "vertices" if nodes == "vertices" else "centres"
+    dataset = load(files, outputs=output or ["u"], nodes=where, low=low, high=high, repair=repair)
+    recipe = {"name": "import", "files": [file.name for file in files], "nodes": nodes, "low_is": low, "high_is": high}
+    dataset.save(out, recipe=recipe, force=force)
+    console.print(f"{plain(out)}: {plain(repr(dataset))}", soft_wrap=True)
+
+
+@app.command("info")
+def data_info(path: DatasetPath) -> None:
+    """What a dataset is: where it came from, what is in it, how large."""
+    manifest, reader = Manifest.read(path), Reader(path, partial=True)
+    recipe = {key: value for key, value in manifest.recipe.items() if key != "name"}
+    domain = reader.one_domain
+    where = (
+        "one domain per sample"
+        if domain is None
+        else repr(domain)
+        if isinstance(domain, Grid)
+        else f"{type(domain).__name__}, {len(domain)} points"
+    )
+    rows = {
+        "recipe": manifest.recipe.get("name", "?") + "".join(f", {key} = {value}" for key, value in recipe.items()),
+        "seed": "none" if manifest.seed is None else str(manifest.seed),
+        "samples": str(manifest.n) if manifest.complete else f"{reader.n} of {manifest.n}: unfinished",
+        "domain": where,
+        "fields": f"{', '.join(manifest.inputs)} -> {', '.join(manifest.outputs)}",
+        "on disk": f"{sum(shard.bytes for shard in manifest.shards) / 1e6:.1f} MB in {len(manifest.shards)} shards",
+        "made with": ", ".join(f"{name} {number}" for name, number in sorted(manifest.versions.items())),
+        "hash": manifest.hash,
+    }
+    print_rows(rows)
+
+
+@app.command("check")
+def data_check(
+    path: DatasetPath,
+    pde: Annotated[
+        str | None, typer.Option(help="Which equation imported data should satisfy: darcy (f = 1) or poisson.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Check hashes, values, boundary, the PDE residual of every sample, and that no sample is there twice."""
+    if pde not in (None, "darcy", "poisson"):
+        raise typer.BadParameter(f"{pde!r}: use darcy or poisson", param_hint="--pde")
+    equation: Pde | None = None if pde is None else "darcy" if pde == "darcy" else "poisson"
+    with progress_bar("check") as progress:
+        findings = check_dataset(path, pde=equation, device=device, progress=progress)
+    _print_findings(findings)
+    if any(finding.ok is False for finding in findings):
+        raise typer.Exit(1)
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    signs = {True: "[green]ok[/]", False: "[bold red]BAD[/]", None: "[yellow]--[/]"}
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(signs[finding.ok], f"[bold]{finding.what}[/]", plain(finding.text))
+    console.print(table)
+
+
+@app.command("show")
+def data_show(
+    path: DatasetPath,
+    out: Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")],
+    samples: Annotated[int, typer.Option(min=1, max=12, help="How many samples.")] = 4,
+) -> None:
+    """Draw the first samples."""
+    from gkn.plot import show_dataset
+
+    if not out.suffix:
+        raise ValueError(f"{out}: say what kind of picture by its ending: .png, .pdf or .svg")
+    dataset = Dataset.open(path, partial=True)
+    if not len(dataset):
+        raise ValueError(f"{path}: no sample is finished yet; run the command that makes it again")
+    show_dataset(dataset, out, samples)
+    console.print(plain(out), soft_wrap=True)

@@ -1,0 +1,185 @@
+"""How wrong is an operator? Relative l2 errors, function by function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gkn.batches import Batch, Batches, check_sample
+from gkn.dataset import Dataset
+from gkn.domain import Grid, Mesh
+from gkn.operator import Exact, How, Operator
+from gkn.rules import Nystrom, Radius
+
+NODES = 2**14  # at a time
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The paper's test: m' random nodes of each function, predicted from each other and judged there; l' times."""
+
+    m: int
+    l: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("m", "l"):
+            object.__setattr__(self, name, index(getattr(self, name)))
+        if self.m < 1 or self.l < 1:
+            raise ValueError(f"{self}: needed at least one node and one draw")
+
+
+Test: TypeAlias = How | Sampled
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Relative l2 errors |F(a) - u| / |u|, one for each sample."""
+
+    each: Tensor  # (n,), float64
+
+    @property
+    def mean(self) -> float:
+        return float(self.each.mean())
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation from sample to sample."""
+        return float(self.each.std(correction=0))
+
+    @property
+    def worst(self) -> tuple[float, int]:
+        """The largest error, and whose it is."""
+        sample = int(self.each.argmax())
+        return float(self.each[sample]), sample
+
+    def __float__(self) -> float:
+        return self.mean
+
+    def __str__(self) -> str:
+        error, sample = self.worst
+        return f"{self.mean:.4f} (spread {self.spread:.4f}, worst {error:.4f} of sample {sample}, {len(self.each)} samples)"
+
+    def json(self) -> dict[str, Any]:
+        error, sample = self.worst
+        return {
+            "mean": self.mean,
+            "spread": self.spread,
+            "worst": error,
+            "worst_sample": sample,
+            "samples": len(self.each),
+            "each": self.each.tolist(),
+        }
+
+
+def relative_l2(
+    operator: Operator,
+    dataset: Dataset,
+    how: Test = Exact(),  # noqa: B008
+    *,
+    r: float | None = None,
+    weighted: bool | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Errors:
+    """|F(a) - u| / |u| of every sample of a dataset, at any resolution and on any points.
+
+    how        as of `Operator`; or `Sampled(m)`, on drawn nodes only
+    r          another radius than in training
+    weighted   the norms are quadratures with the domain's weights; None: on meshes, whose density differs from place to place.
+               On grids the paper's plain sums.
+    seed       of the draws
+    progress   called with (samples done, of how many)
+    """
+    dataset = operator.ready(dataset)
+    judged = Judge(operator, dataset, how, r=r, weighted=weighted, seed=seed)
+    parts, done = [], 0
+    for start, stop in judged.parts():
+        parts.append(judged.errors(range(start, stop)))
+        done = stop
+        if progress is not None:
+            progress(done, len(dataset))
+    return Errors(torch.cat(parts))
+
+
+class Judge:
+    """Errors of some samples at a time. `fit` uses it to share them among ranks, and to stop between them."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        dataset: Dataset,
+        how: Test,
+        *,
+        r: float | None = None,
+        weighted: bool | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not len(dataset):
+            raise ValueError("relative_l2: this dataset has no samples")
+        self.operator, self.dataset, self.how, self.r, self.seed = operator, dataset, how, r, seed
+        self.weighted = weighted
+        radius = operator.rule.r if r is None else r
+        self._batches: Batches | None = None
+        self._step = 1
+        rule: Radius | Nystrom | None = None
+        if isinstance(how, Sampled):
+            rule = Nystrom(radius, how.m, how.l)
+        elif isinstance(how, Exact) and dataset.one_domain and len(dataset.domain) <= NODES // 4:
+            rule = Radius(radius)
+        if rule is not None:
+            own = operator.model.P.weight
+            self._batches = Batches(
+                dataset,
+                rule,
+                operator.inputs,
+                operator.outputs,
+                device=own.device,
+                dtype=torch.promote_types(own.dtype, torch.float32),
+                weighted=True,
+            )
+            self._batches.draw(seed, 0)
+            nodes = rule.m * rule.l if isinstance(rule, Nystrom) else len(dataset.domain)
+            self._step = max(1, NODES // nodes)
+
+    def parts(self) -> list[tuple[int, int]]:
+        n = len(self.dataset)
+        return [(start, min(start + self._step, n)) for start in range(0, n, self._step)]
+
+    def errors(self, samples: range) -> Tensor:
+        """(len(samples),), float64."""
+        if self._batches is None:
+            return torch.cat([self._one(i) for i in samples])
+        l = self.how.l if isinstance(self.how, Sampled) else 1
+        batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
+        weights = batch.weights if self._weighted(samples[0]) else None
+        found = relative(self.operator.predict(batch), batch.u, batch, weights)
+        return found.reshape(-1, l).mean(1).cpu()
+
+    def _one(self, i: int) -> Tensor:
+        assert not isinstance(self.how, Sampled)
+        sample, rng = self.dataset[i], torch.Generator().manual_seed(self.seed)
+        check_sample(sample.a, self.dataset.inputs, i)
+        check_sample(sample.u, self.dataset.outputs, i)
+        found = self.operator(sample, how=self.how, r=self.r, rng=rng).cpu().double()
+        weights = sample.weights[:, None] if self._weighted(i) else 1.0
+        top, bottom = ((weights * x.square()).sum() for x in (found - sample.u, sample.u.double()))
+        return (top / bottom).sqrt()[None]
+
+    def _weighted(self, i: int) -> bool:
+        if self.weighted is not None:
+            return self.weighted
+        domain = self.dataset.domain if self.dataset.one_domain else self.dataset[i].domain
+        return isinstance(domain, Mesh) or (not isinstance(domain, Grid) and bool((domain.weights != domain.weights[0]).any()))
+
+
+def relative(found: Tensor, u: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
+    """(G,): |found - u| / |u| of each graph of a batch, in float64 unless a gradient is wanted."""
+    if not torch.is_grad_enabled():
+        found, u = found.double(), u.double()
+    w = 1.0 if weights is None else weights.to(u.dtype).sqrt()[:, None]
+    return batch.norms(w * (found - u)) / batch.norms(w * u)

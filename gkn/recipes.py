@@ -1,0 +1,146 @@
+"""Recipes: how a network is trained. Losses, schedules, and the two that have names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gkn.batches import Batch
+from gkn.evaluate import relative
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained. `RECIPES` has two with names.
+
+    epochs        how often each sample is seen
+    batch         graphs a step, on all ranks together
+    loss          mse: of normalised u. abs: the sum of its absolute errors. relative: the relative l2 error of u itself
+    optimizer     adam, with decay as a gradient; adamw, with decay by itself
+    lr, decay     its learning rate and weight decay
+    schedule      constant. step: times `factor` every `every` epochs. cosine: to 0. onecycle: up for `warm` of it, then to 0
+    clip          gradients to this norm; None: as they are
+    fresh         nodes are drawn anew in every epoch; else once
+    pointwise     u is normalised at every point by itself, which needs samples on one domain; else by two numbers
+    precision     fp64, fp32, tf32 (float32, products rounded on GPUs) or bf16 (products in it, sums and weights in float32)
+    seed          of everything that is drawn
+    """
+
+    epochs: int = 500
+    batch: int = 20
+    loss: str = "relative"
+    optimizer: str = "adam"
+    lr: float = 2e-3
+    decay: float = 0.0
+    schedule: str = "onecycle"
+    every: int = 50
+    factor: float = 0.5
+    warm: float = 0.3
+    clip: float | None = 1.0
+    fresh: bool = True
+    pointwise: bool = False
+    precision: str = "fp32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"Recipe({name}={getattr(self, name)!r}): use one of {', '.join(choices)}")
+        for name, least in (("epochs", 1), ("batch", 1), ("every", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"Recipe({name}={value!r}): needed a whole number, at least {least}")
+        for name, low, high in (("lr", 0, 1e6), ("decay", -1, 1e6), ("factor", 0, 1e6), ("warm", -1, 1), ("clip", 0, math.inf)):
+            value = getattr(self, name)
+            if value is None and name == "clip":
+                continue
+            if not isinstance(value, int | float) or not low < value <= high or (low == -1 and value < 0):
+                raise ValueError(
+                    f"Recipe({name}={value!r}): needed a number, {'>= 0' if low == -1 else '> 0'}, at most {high:g}"
+                )
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step of an epoch that has `steps`. A function of the step alone: there is no state to lose."""
+        return self.lr * SCHEDULES[self.schedule](self, step / (steps * self.epochs), step // steps)
+
+
+def _onecycle(recipe: Recipe, share: float, epoch: int) -> float:
+    if share < recipe.warm:
+        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * share / recipe.warm)) / 2
+    return (1 + math.cos(math.pi * (share - recipe.warm) / (1 - recipe.warm))) / 2 if recipe.warm < 1 else 1.0
+
+
+SCHEDULES: dict[str, Callable[[Recipe, float, int], float]] = {
+    "constant": lambda recipe, share, epoch: 1.0,
+    "step": lambda recipe, share, epoch: recipe.factor ** (epoch // recipe.every),
+    "cosine": lambda recipe, share, epoch: (1 + math.cos(math.pi * share)) / 2,
+    "onecycle": _onecycle,
+}
+OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
+
+
+def _mse(found: Tensor, batch: Batch) -> Tensor:
+    wanted = (batch.u - batch.mean) / batch.std
+    sizes = torch.tensor(batch.sizes, device=found.device, dtype=found.dtype) if len({*batch.sizes}) > 1 else batch.sizes[0]
+    return batch.sums((found - wanted).square()) / (sizes * found.shape[1])
+
+
+def _abs(found: Tensor, batch: Batch) -> Tensor:
+    return batch.sums((found - (batch.u - batch.mean) / batch.std).abs())
+
+
+def _relative(found: Tensor, batch: Batch) -> Tensor:
+    return relative(found * batch.std + batch.mean, batch.u, batch, batch.weights)
+
+
+LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {
+    "mse": (_mse, True),
+    "abs": (_abs, False),
+    "relative": (_relative, True),
+}
+"""(nodes, o) of normalised u and the batch -> (G,), a term for each graph; and is the loss their mean, or else their sum."""
+
+RECIPES = {
+    "paper": Recipe(
+        epochs=200,
+        clip=None,
+        loss="mse",
+        lr=1e-4,
+        decay=5e-4,
+        schedule="step",
+        every=50,
+        factor=0.5,
+        fresh=False,
+        pointwise=True,
+        precision="tf32",
+    ),
+    "ours": Recipe(),
+}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "paper": {"width": 64, "kernel": (512, 1024), "steps": 6, "last_sigma": False},
+    "ours": {"width": 64, "kernel": (128, 256), "steps": 6, "last_sigma": False},
+}
+"""The network that goes with each."""
+SMOOTHING = {"paper": 5**0.5 / 240, "ours": 0.1}
+"""The width of the Gaussian for a_eps, as a length. The paper's is sqrt 5 spacings of its finest grid."""
+
+
+def recipe_named(name: str, **changes: Any) -> Recipe:
+    """A recipe by its name, with changes."""
+    if name not in RECIPES:
+        raise ValueError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
+    return changed(RECIPES[name], **changes)
+
+
+def changed(recipe: Recipe, **changes: Any) -> Recipe:
+    known = [each.name for each in fields(Recipe)]
+    unknown = [key for key in changes if key not in known]
+    if unknown:
+        raise ValueError(f"a recipe has no {unknown[0]!r}; it has {', '.join(known)}")
+    return replace(recipe, **changes)

@@ -1,0 +1,641 @@
+"""Training: one loop, for one processor or GPU and for many, that can be killed at any moment and goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gkn.batches import BadNumbers, Batch, Batches
+from gkn.checkpoint import Checkpoint, Checkpoints
+from gkn.dataset import Dataset, Normalizer
+from gkn.durable import CorruptFile, difference, locked, read_sealed_json, unfinished, write, write_sealed_json
+from gkn.evaluate import Errors, Judge, Sampled, Test
+from gkn.fields import stream
+from gkn.models import GKN
+from gkn.operator import Exact, Features, Operator
+from gkn.recipes import LOSSES, OPTIMIZERS, PRECISIONS, Recipe, changed, recipe_named
+from gkn.rules import Nystrom, Rule
+from gkn.storage import versions
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+SCHEMA = 1
+RUN, METRICS, OPERATOR, BEST, STEPS = "run.json", "metrics.jsonl", "operator", "best", "checkpoints"
+
+
+# --- what a run says while it runs -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run is."""
+
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
+    loss: float
+    test: float | None
+    edges_per_second: float
+    seconds_left: float
+
+
+Report: TypeAlias = Callable[[Status], None]
+
+
+class Stopped(BaseException):
+    """By a signal; the run is saved, and the same call goes on with it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
+
+
+class OtherRun(ValueError):
+    """The run folder holds a run of something else."""
+
+
+# --- the call ----------------------------------------------------------------------------------------------------------
+
+
+def fit(
+    model: GKN,
+    dataset: Dataset | Sequence[Dataset],
+    rule: Rule,
+    recipe: str | Recipe = "ours",
+    *,
+    test: Dataset | None = None,
+    how: Test | None = None,
+    test_every: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    weighted: bool = False,
+    units: Mapping[str, str] | None = None,
+    about: Mapping[str, Any] | None = None,
+    rng: torch.Generator | None = None,
+    device: str = "cpu",
+    save_every: float = 60.0,
+    keep: int = 2,
+    timeout: float = 60.0,
+    report: Report | None = None,
+    warn: Callable[[str], None] | None = None,
+    tensorboard: bool = False,
+    **changes: Any,
+) -> Operator:
+    """Train a network and return it as an operator.
+
+    model        is trained in place
+    dataset      what to learn; several, e.g. of several resolutions, are learned together, each batch from one of them
+    rule         how its points become graphs
+    recipe       a name or a `Recipe`; `changes` to it by keyword, e.g. epochs=100
+    test         judged now and then, and never learned from: no bit of the network depends on it
+    how          in which way; None: on sampled nodes where the rule samples, else on all points
+    out          the run's folder. Called again with the same arguments, a run that was killed goes on where it was, to the same
+                 bits, and a finished one is read. SIGTERM and Ctrl-C then save first and raise `Stopped`.
+    weighted     neighbours, and the relative loss, count with quadrature weights
+    units, about of the fields, and whatever else the operator is to remember
+    rng          where the recipe's seed is drawn from; None: it has one of its own
+    device       cpu, cuda, or cuda:1. Under torchrun every rank takes its share of each batch.
+    save_every   seconds between checkpoints
+    keep         so many of the last checkpoints; the best is kept, too
+    timeout      seconds after which a rank that does not answer ends the run
+    """
+    chosen = changed(recipe if isinstance(recipe, Recipe) else recipe_named(recipe), **changes)
+    if rng is not None:
+        chosen = replace(chosen, seed=int(torch.randint(2**62, (), generator=rng)))
+    datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
+    _check(model, datasets, test)
+    with _matmul(chosen.precision), _signals(out is not None) as stop:
+        run = _Run(model, datasets, rule, chosen, test, how, weighted, units, _fabric(device, chosen.precision, timeout))
+        run.stop, run.report, run.warn = stop, report, warn or (lambda text: None)
+        run.save_every, run.about = save_every, dict(about or {})
+        run.test_every = test_every or max(1, chosen.epochs // 20)
+        if out is None:
+            run.go()
+            return run.operator()
+        folder = Path(out)
+        with locked(folder, OtherRun) if run.first else nullcontext():
+            run.open(folder, keep)
+            with _tensorboard(folder) if tensorboard and run.first else nullcontext() as run.board:
+                run.go()
+            return run.close()
+
+
+def _check(model: GKN, datasets: Sequence[Dataset], test: Dataset | None) -> None:
+    if not datasets or not all(len(each) for each in datasets):
+        raise ValueError("fit: there is nothing to learn: a dataset without samples")
+    first = datasets[0]
+    for each in [*datasets, *([] if test is None else [test])]:
+        if (each.inputs, each.outputs) != (first.inputs, first.outputs):
+            ours, other = (f"{', '.join(d.inputs)} -> {', '.join(d.outputs)}" for d in (first, each))
+            raise ValueError(f"fit: datasets of different fields: {ours}, and {other}; choose with Dataset.using and smoothed")
+    sizes = {"inputs": (first.inputs, model.in_channels), "outputs": (first.outputs, model.out_channels)}
+    for what, (names, needed) in sizes.items():
+        if len(names) != needed:
+            raise ValueError(
+                f"fit: the dataset has {len(names)} {what} ({', '.join(names)}); the network was made for {needed}"
+            )
+    if first[0].domain.dim != model.dim:
+        raise ValueError(
+            f"fit: the dataset has points of dimension {first[0].domain.dim}; the network was made for {model.dim}"
+        )
+
+
+@contextmanager
+def _matmul(precision: str) -> Iterator[None]:
+    """Float32 products are rounded to tf32 if that was asked for, and not otherwise."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class _Stop:
+    """Which signal came, if any."""
+
+    number: int | None = None
+
+
+@contextmanager
+def _signals(catch: bool) -> Iterator[_Stop]:
+    """Note SIGTERM and SIGINT, to be looked at between steps. A second one ends the run at once."""
+    stop = _Stop()
+    if not catch or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def note(number: int, frame: object) -> None:
+        if stop.number is not None:
+            raise Stopped(number)
+        stop.number = number
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _fabric(device: str, precision: str, timeout: float) -> Fabric:
+    """This process, or, under torchrun, all of them."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    kind, _, number = device.partition(":")
+    world, local = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    options: dict[str, Any] = {"devices": [int(number)] if kind == "cuda" and number else 1}
+    if world > 1:
+        backend = "nccl" if kind == "cuda" else "gloo"
+        strategy = DDPStrategy(process_group_backend=backend, timeout=timedelta(seconds=timeout))
+        options = {"devices": local, "num_nodes": world // local, "strategy": strategy}
+    options["precision"] = PRECISIONS[precision]
+    fabric = Fabric(accelerator=kind, **options)
+    fabric.launch()
+    return fabric
+
+
+@contextmanager
+def _tensorboard(folder: Path) -> Iterator[Any]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError("--tensorboard needs the package tensorboard: pip install 'gkn[tensorboard]'") from error
+    with SummaryWriter(str(folder / "tensorboard")) as board:
+        yield board
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """A network, its optimiser, and where they are: in epoch `epoch`, before batch `place`."""
+
+    stop: _Stop
+    warn: Callable[[str], None]
+    report: Report | None = None
+    board: Any = None
+    save_every: float = 60.0
+    test_every: int = 1
+    about: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(
+        self,
+        model: GKN,
+        datasets: list[Dataset],
+        rule: Rule,
+        recipe: Recipe,
+        test: Dataset | None,
+        how: Test | None,
+        weighted: bool,
+        units: Mapping[str, str] | None,
+        fabric: Fabric,
+    ) -> None:
+        self.recipe, self.rule, self.weighted, self.fabric = recipe, rule, weighted, fabric
+        self.epoch, self.place = 0, 0
+        self.metrics: list[dict[str, Any]] = []
+        self.datasets, self.test, self.features = datasets, test, Features.of(datasets[0], units)
+        self.how = how or (Sampled(rule.m) if isinstance(rule, Nystrom) else Exact())
+        self.first, self.device = fabric.global_rank == 0, fabric.device
+        self.model = model.to(self.device, torch.float64 if recipe.precision == "fp64" else torch.float32).train()
+        self.parameters = [each for each in self.model.parameters() if each.requires_grad]
+        self.inputs = Normalizer.fit(datasets, datasets[0].inputs)
+        self.outputs = Normalizer.fit(datasets, datasets[0].outputs, recipe.pointwise)
+        dtype = self.model.P.weight.dtype
+        options: dict[str, Any] = {"device": self.device, "dtype": dtype, "weighted": weighted}
+        self.batches = [Batches(each, rule, self.inputs, self.outputs, **options) for each in datasets]
+        self.batch = recipe.batch
+        self.steps = sum(-(-len(each) // self.batch) for each in self.batches)  # of an epoch
+        fused = {"fused": True} if self.device.type == "cuda" else {"foreach": True}
+        kind: Any = OPTIMIZERS[recipe.optimizer]
+        self.optimizer = kind(self.parameters, lr=recipe.lr, weight_decay=recipe.decay, **fused)
+        self.judge: Judge | None = None
+        if test is not None:
+            self.judge = Judge(self.operator(), test, self.how, seed=1)
+        self.total, self.edges = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        self.best: dict[str, Any] | None = None
+        self.seconds, self.started, self.saved = 0.0, time.monotonic(), time.monotonic()
+        self.rate_since, self.rate_edges = time.monotonic(), 0
+        self._begun = 0
+        self.checkpoints: Checkpoints | None = None
+        self.folder: Path | None = None
+        self.watch = _Watch(self)
+
+    @property
+    def step(self) -> int:
+        return self.epoch * self.steps + self.place
+
+    def operator(self) -> Operator:
+        return self._operator(self.model, self.metrics)
+
+    def _operator(self, model: GKN, metrics: list[dict[str, Any]]) -> Operator:
+        data = [repr(each) for each in self.datasets]
+        about = {**self.about, "recipe": asdict(self.recipe), "data": data, "metrics": metrics[-1] if metrics else None}
+        return Operator(model, self.rule, self.inputs, self.outputs, self.weighted, self.features, about)
+
+    # --- from beginning to end
+
+    def go(self) -> None:
+        while self.epoch < self.recipe.epochs:
+            for batch, graphs in self._ahead(self._plan()[self.place :]):
+                self._step(batch, graphs)
+                self.place += 1
+                self._pause()
+            self._end_of_epoch()
+        self.watch.look()
+
+    def _plan(self) -> list[tuple[Batches, list[int]]]:
+        """The batches of this epoch: every graph once, in an order that depends on seed and epoch alone."""
+        rng = stream(self.recipe.seed, self.epoch, 3)
+        plan = []
+        for each in self.batches:
+            order = torch.randperm(len(each), generator=rng)
+            plan += [(each, part.tolist()) for part in order.split(self.batch)]
+        return [plan[i] for i in torch.randperm(len(plan), generator=rng).tolist()] if len(self.batches) > 1 else plan
+
+    def _ahead(self, plan: list[tuple[Batches, list[int]]]) -> Iterator[tuple[Batch | None, int]]:
+        """This rank's share of each batch. On a GPU it is made beside the step before, on a stream of its own."""
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        side = torch.cuda.Stream() if self.device.type == "cuda" else None
+        if side is not None:
+            side.wait_stream(torch.cuda.current_stream())
+        with nullcontext() if side is None else torch.cuda.stream(side):
+            for each in self.batches:
+                each.draw(self.recipe.seed, self.epoch if self.recipe.fresh else 0)
+        for source, graphs in plan:
+            mine = graphs[rank::world]
+            if not mine:
+                yield None, len(graphs)
+            elif side is None:
+                yield source.batch(mine), len(graphs)
+            else:
+                with torch.cuda.stream(side):
+                    batch = source.batch(mine)
+                    batch.settle()
+                main = torch.cuda.current_stream()
+                main.wait_stream(side)
+                batch.used_by(main)
+                yield batch, len(graphs)
+
+    def _step(self, batch: Batch | None, graphs: int) -> None:
+        term, mean = LOSSES[self.recipe.loss]
+        share = 1 / graphs if mean else 1.0
+        self.optimizer.zero_grad()
+        terms = self.total.new_zeros(0)
+        loss = self.total.new_zeros((), dtype=self.model.P.weight.dtype)
+        if batch is not None:
+            with self.fabric.autocast():
+                found = self.model(batch.graph, batch.x, batch.a, batch.weights)
+            terms = term(found.to(batch.u.dtype), batch)
+            loss = terms.sum() * share
+            loss.backward()
+            self.edges += batch.graph.num_edges
+            self.rate_edges += batch.graph.num_edges
+        loss, told = loss.detach(), loss.new_zeros(())
+        gradients = [x.grad if x.grad is not None else torch.zeros_like(x) for x in self.parameters]
+        if self.fabric.world_size > 1:
+            loss, told = self._reduce(gradients, loss).unbind()
+        norms = torch.stack(torch._foreach_norm(gradients))
+        self.watch.see(loss, told, norms, terms.detach(), () if batch is None else batch.samples)
+        if self.recipe.clip is not None:
+            factor = (self.recipe.clip / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(gradients, factor)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.rate(self.step, self.steps)
+        self.optimizer.step()
+        self.total += loss
+
+    def _reduce(self, gradients: list[Tensor], loss: Tensor) -> Tensor:
+        """Sums over ranks, in one message: of gradients, in place, of the loss, and of how many were told to stop."""
+        told = loss.new_tensor(float(self.stop.number is not None))
+        flat = torch.cat([*(x.reshape(-1) for x in gradients), loss[None], told[None]])
+        whole = self._sum(flat)
+        for x, part in zip(gradients, whole[:-2].split([x.numel() for x in gradients]), strict=True):
+            x.copy_(part.reshape(x.shape))
+        return whole[-2:]
+
+    # --- between steps
+
+    def _pause(self) -> None:
+        if self.report is not None and self.first:
+            self.report(self._status())
+        self._maybe_stop(self.watch.told)
+        if self.checkpoints is not None and self.first and time.monotonic() - self.saved >= self.save_every:
+            self.save()
+
+    def _maybe_stop(self, told: bool = False) -> None:
+        """All ranks, or none: with several, it is what they told each other that counts."""
+        if told or (self.fabric.world_size == 1 and self.stop.number is not None):
+            self.save()
+            raise Stopped(self.stop.number or signal.SIGTERM)
+
+    def _end_of_epoch(self) -> None:
+        """Judge, log, and only then begin the next: a run stopped while it is judged will be judged again."""
+        self.watch.look()
+        last = self.epoch + 1 == self.recipe.epochs
+        test: float | None = None
+        if self.judge is not None and (last or (self.epoch + 1) % self.test_every == 0):
+            test = self._judged(self.judge).mean
+        entry = {
+            "epoch": self.epoch + 1,
+            "step": self.step,
+            "loss": float(self.total) / self.steps,
+            "lr": self.recipe.rate(self.step - 1, self.steps),
+            "test": test,
+        }
+        better = test is not None and (self.best is None or test < self.best["test"])
+        now = time.monotonic()
+        more = {"seconds": self.seconds + now - self.started, "edges_per_second": self._speed(now)}
+        self.metrics.append({**entry, **more})
+        self.epoch, self.place = self.epoch + 1, 0
+        self.total.zero_()
+        if better:
+            self.best = {"step": self.step, "test": test}
+        self.rate_since, self.rate_edges = now, 0
+        if self.first and self.folder is not None:
+            with open(self.folder / METRICS, "a") as file:
+                file.write(json.dumps(self.metrics[-1]) + "\n")
+            for name, value in self.metrics[-1].items():
+                if self.board is not None and value is not None:
+                    self.board.add_scalar(name, value, self.epoch)
+            if better or last:
+                self.save()
+
+    def _judged(self, judge: Judge) -> Errors:
+        """Every rank takes its share of the test functions, and all know all errors."""
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        errors = torch.zeros(len(judge.dataset), dtype=torch.float64, device=self.device)
+        parts = judge.parts()
+        for start in range(0, len(parts), world):
+            if start + rank < len(parts):
+                part = range(*parts[start + rank])
+                errors[part.start : part.stop] = judge.errors(part).to(self.device)
+            self._maybe_stop(world > 1 and bool(self._sum(errors.new_tensor(float(self.stop.number is not None)))))
+        return Errors((self._sum(errors) if world > 1 else errors).cpu())
+
+    def _sum(self, x: Tensor) -> Tensor:
+        whole = self.fabric.all_reduce(x, reduce_op="sum")
+        assert isinstance(whole, Tensor)
+        return whole
+
+    def _speed(self, now: float) -> float:
+        return self.rate_edges * self.fabric.world_size / max(now - self.rate_since, 1e-9)
+
+    def _status(self) -> Status:
+        now = time.monotonic()
+        done, all_steps = self.step, self.steps * self.recipe.epochs
+        so_far = done - self._begun
+        left = (now - self.started) / max(so_far, 1) * (all_steps - done)
+        tests = [entry["test"] for entry in self.metrics if entry["test"] is not None]
+        test = tests[-1] if tests else None
+        return Status(done, all_steps, self.epoch, self.recipe.epochs, self.watch.loss, test, self._speed(now), left)
+
+    # --- the folder
+
+    def config(self) -> dict[str, Any]:
+        """What must agree for a call to go on with a run: everything its bits depend on but the machine."""
+        return {
+            "schema": SCHEMA,
+            "model": self.model.config(),
+            "data": [each.identity() for each in self.datasets],
+            "test": None if self.test is None else {"data": self.test.identity(), "how": repr(self.how)},
+            "rule": {"kind": type(self.rule).__name__, **vars(self.rule)},
+            "weighted": self.weighted,
+            "features": self.features.json(),
+            "recipe": asdict(self.recipe),
+        }
+
+    def open(self, folder: Path, keep: int) -> None:
+        """Begin a run in an empty folder, or go on with the one that is there."""
+        self.folder, self.checkpoints = folder, Checkpoints(folder / STEPS, keep)
+        path, wanted = folder / RUN, self.config()
+        if path.exists():
+            there = {key: value for key, value in read_sealed_json(path).items() if key != "versions"}
+            if there != wanted:
+                raise OtherRun(
+                    f"{folder} holds another run: {difference(there, wanted)}; choose another folder, or remove this one"
+                )
+        elif self.first:
+            others = [each.name for each in sorted(folder.iterdir()) if not each.name.startswith((".lock", RUN))]
+            if others:
+                raise OtherRun(f"{folder} is not empty and holds no run ({', '.join(others[:3])}); choose another folder")
+            write_sealed_json(path, {**wanted, "versions": versions()})
+        found, wrong = self.checkpoints.newest()
+        for text in wrong:
+            self.warn(f"{text}; going on from {'the checkpoint before' if found else 'the beginning'}")
+        if self.fabric.world_size > 1:
+            steps = self.fabric.all_gather(torch.tensor([found.step if found else -1], device=self.device))
+            assert isinstance(steps, Tensor)
+            if len({*steps.flatten().tolist()}) > 1:
+                raise OtherRun(
+                    f"{folder}: the ranks see checkpoints of steps {steps.flatten().tolist()}; needed one shared folder"
+                )
+        if found is not None:
+            self._restore(found)
+        if self.first:
+            for left in unfinished(folder, lambda name: name in (RUN, METRICS)):
+                left.unlink(missing_ok=True)
+            self.checkpoints.drop_after(self.step if found else -1)
+            if found is None:
+                self.save()  # the weights it was born with: who begins again begins with them
+            write(folder / METRICS, "".join(json.dumps(entry) + "\n" for entry in self.metrics).encode())
+        self._begun = self.step
+
+    def save(self) -> None:
+        """A checkpoint of this moment, unless the numbers of the last step are bad."""
+        self.watch.look()
+        if self.checkpoints is None or not self.first:
+            return
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        tensors = {f"model/{name}": x for name, x in self.model.state_dict().items()}
+        for parameter, state in self.optimizer.state.items():
+            for name, x in state.items():
+                tensors[f"optimizer/{names[id(parameter)]}/{name}"] = torch.as_tensor(x)
+        tensors["rng/cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["rng/cuda"] = torch.cuda.get_rng_state(self.device)
+        seconds = self.seconds + time.monotonic() - self.started
+        state = {
+            "epoch": self.epoch,
+            "place": self.place,
+            "total": float(self.total),
+            "edges": self.edges,
+            "metrics": self.metrics,
+            "best": self.best,
+            "seconds": seconds,
+        }
+        best = self.best["step"] if self.best else None
+        self.checkpoints.save(self.step, state, tensors, best)
+        self.saved = time.monotonic()
+
+    def _restore(self, found: Checkpoint) -> None:
+        state = found.state
+        try:
+            weights = {name.removeprefix("model/"): x for name, x in found.tensors.items() if name.startswith("model/")}
+            self.model.load_state_dict(weights)
+            for name, parameter in self.model.named_parameters():
+                key = f"optimizer/{name}/"
+                kept = {each.removeprefix(key): x for each, x in found.tensors.items() if each.startswith(key)}
+                if kept:  # moments on the parameter's device; the count of steps stays where this optimiser wants it
+                    here = parameter.device if self.device.type == "cuda" else torch.device("cpu")
+                    self.optimizer.state[parameter] = {each: x.to(here) for each, x in kept.items()}
+            self.epoch, self.place, self.metrics = state["epoch"], state["place"], [*state["metrics"]]
+            self.total.fill_(state["total"])
+            self.edges, self.best, self.seconds = state["edges"], state["best"], state["seconds"]
+            torch.set_rng_state(found.tensors["rng/cpu"])
+            if self.device.type == "cuda" and "rng/cuda" in found.tensors:
+                torch.cuda.set_rng_state(found.tensors["rng/cuda"], self.device)
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise CorruptFile(f"{self.folder}: the checkpoint of step {found.step} is not of this run: {error}") from error
+
+    def close(self) -> Operator:
+        """Export the operator, and the best one if there was a test and it was not the last."""
+        operator = self.operator()
+        assert self.folder is not None
+        assert self.checkpoints is not None
+        if self.first:
+            operator.save(self.folder / OPERATOR)
+            if self.best is not None and self.best["step"] != self.step:
+                found = self.checkpoints.load(self.best["step"])
+                other = GKN.of(self.model.config()).to(self.model.P.weight)
+                other.load_state_dict(
+                    {name.removeprefix("model/"): x for name, x in found.tensors.items() if name.startswith("model/")}
+                )
+                self._operator(other, found.state["metrics"]).save(self.folder / BEST)
+        return operator
+
+
+class _Watch:
+    """Sees to it that a run stops within a step of the first number that is not finite.
+
+    On a GPU the numbers of a step are looked at during the next one, so that nobody waits for them.
+    """
+
+    def __init__(self, run: _Run) -> None:
+        self.run, self.loss, self.told = run, math.nan, False
+        self._waiting: tuple[Tensor, torch.cuda.Event | None, tuple[int, ...], int] | None = None
+
+    def see(self, loss: Tensor, told: Tensor, norms: Tensor, terms: Tensor, samples: tuple[int, ...]) -> None:
+        """Of a step: the loss, how many ranks were told to stop, the norm of each parameter's gradient, and a term of the loss
+        for each of this rank's graphs."""
+        self.look()
+        numbers = torch.cat([torch.stack([loss, told]).double(), norms.double(), terms.double()])
+        event = None
+        if numbers.is_cuda:
+            numbers = numbers.to("cpu", non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._waiting = (numbers, event, samples, self.run.step)
+        if event is None:
+            self.look()
+
+    def look(self) -> None:
+        if self._waiting is None:
+            return
+        numbers, event, samples, step = self._waiting
+        self._waiting = None
+        if event is not None:
+            event.synchronize()
+        count = len(self.run.parameters) + 2
+        self.loss, self.told = float(numbers[0]), bool(numbers[1])
+        if torch.isfinite(numbers[:count]).all():
+            return
+        raise BadNumbers(self._said(numbers, samples, step, count))
+
+    def _said(self, numbers: Tensor, samples: tuple[int, ...], step: int, count: int) -> str:
+        names = [name for name, each in self.run.model.named_parameters() if each.requires_grad]
+        bad = sorted({s for s, ok in zip(samples, torch.isfinite(numbers[count:]).tolist(), strict=True) if not ok})
+        gradients = [name for name, ok in zip(names, torch.isfinite(numbers[2:count]).tolist(), strict=True) if not ok]
+        told: list[Any] = [(bad, [*samples])]
+        if self.run.fabric.world_size > 1:  # all ranks are here: the loss and the gradients are the same on all
+            told = [None] * self.run.fabric.world_size
+            torch.distributed.all_gather_object(told, (bad, [*samples]))
+        bad = sorted({s for some, _ in told for s in some})
+        everyone = sorted({s for _, some in told for s in some})
+        outputs = ", ".join(self.run.features.outputs)
+        if bad:
+            what = f"the loss of sample {', '.join(map(str, bad))} (field {outputs}) is not finite"
+        elif not math.isfinite(float(numbers[0])):
+            what = f"the loss (field {outputs}) of samples {', '.join(map(str, everyone))} together is not finite"
+        else:
+            what = f"the gradient of {', '.join(gradients)} is not finite, for samples {', '.join(map(str, everyone))}"
+        kept = "; the last good checkpoint is kept" if self.run.checkpoints is not None else ""
+        return f"step {step}: {what}{kept}. Try a smaller --lr, --clip 1, or --precision fp32"
+
+
+# --- afterwards --------------------------------------------------------------------------------------------------------
+
+
+def load(
+    path: str | os.PathLike[str], *, best: bool = False, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+) -> Operator:
+    """The operator in a folder: one that was saved, or what a run made, in the end or, `best`, at its least test error."""
+    folder = Path(path)
+    if (folder / RUN).is_file():
+        where = folder / BEST if best and (folder / BEST).is_dir() else folder / OPERATOR
+        if not where.is_dir():
+            steps = Checkpoints(folder / STEPS).steps()
+            raise FileNotFoundError(
+                f"{folder}: this run is unfinished, at step {steps[-1] if steps else 0}; run the command that trains it again"
+            )
+        folder = where
+    return Operator.load(folder, device=device, dtype=dtype)
