@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from gkn.dataset import Dataset, Normalizer
+from gkn.dataset import Dataset, Normalizer, check_sample
 from gkn.domain import Domain
 from gkn.graph import Graph
 from gkn.memory import available_memory
@@ -17,10 +17,6 @@ from gkn.neighbors import radius_graphs
 from gkn.rules import Nystrom, Rule
 
 Progress: TypeAlias = Callable[[int, int], None]
-
-
-class BadNumbers(ArithmeticError):
-    """Somewhere a number is not finite: in the data, the loss, or a gradient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,14 +244,3 @@ def _joined(parts: list[Batch], samples: tuple[int, ...]) -> Batch:
     weights = [part.weights for part in parts if part.weights is not None]
     graph = Graph.batch([part.graph for part in parts])
     return Batch(graph, x, a, u, mean, std, torch.cat(weights) if weights else None, sizes, samples)
-
-
-def check_sample(values: Tensor, names: Sequence[str], sample: int, how: str = "") -> None:
-    bad = ~torch.isfinite(values)
-    if bad.any():
-        field = int(bad.any(0).nonzero()[0])
-        count, first = int(bad[:, field].sum()), int(bad[:, field].nonzero()[0])
-        raise BadNumbers(
-            f"sample {sample}, field {names[field]!r}{how}: {count} of {len(values)} values are not finite, the first is "
-            f"{float(values[first, field])} at point {first}"
-        )

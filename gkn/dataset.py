@@ -22,6 +22,10 @@ from gkn.fields import smoother
 SHARD_BYTES = 2**26
 
 
+class BadNumbers(ArithmeticError):
+    """Somewhere a number is not finite: in the data, the loss, or a gradient."""
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """One pair: c input and o output functions on the K points of a domain."""
@@ -84,7 +88,9 @@ class Normalizer:
             moments = _Moments()
             for each in datasets:
                 for i in range(len(each)):
-                    moments.see(each.value(name, i).double())
+                    values = each.value(name, i).double()
+                    check_sample(values[:, None], [name], i)
+                    moments.see(values)
             std = float(moments.square / max(moments.count, 1)) ** 0.5
             means.append(float(moments.mean))
             stds.append(std if std > 1e-12 * max(abs(means[-1]), 1e-300) else 1.0)
@@ -100,7 +106,9 @@ class Normalizer:
         for name in names:
             moments = _Moments()
             for i in range(len(dataset)):
-                moments.see(dataset.value(name, i).double()[:, None])
+                values = dataset.value(name, i).double()[:, None]
+                check_sample(values, [name], i)
+                moments.see(values)
             std = (moments.square / moments.count).sqrt()
             # Where all samples agree, as on a boundary, a small share of what they differ by elsewhere, and no division by 0.
             least = 1e-3 * float(std.square().mean().sqrt())
@@ -130,6 +138,18 @@ class Normalizer:
         """In the type of `values`."""
         mean, std = (x.to(values.device) for x in self.at(points))
         return (values.double() * std + mean).to(values.dtype)
+
+
+def check_sample(values: Tensor, names: Sequence[str], sample: int, how: str = "") -> None:
+    """Fields (K, c) of a sample must be finite; else say which is not, and where."""
+    bad = ~torch.isfinite(values)
+    if bad.any():
+        field = int(bad.any(0).nonzero()[0])
+        count, first = int(bad[:, field].sum()), int(bad[:, field].nonzero()[0])
+        raise BadNumbers(
+            f"sample {sample}, field {names[field]!r}{how}: {count} of {len(values)} values are not finite, the first is "
+            f"{float(values[first, field])} at point {first}"
+        )
 
 
 class _Moments:

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from gkn.batches import Batch, Batches, check_sample
-from gkn.dataset import Dataset
+from gkn.batches import Batch, Batches
+from gkn.dataset import Dataset, check_sample
 from gkn.domain import Grid, Mesh
 from gkn.operator import Exact, How, Operator
 from gkn.rules import Nystrom, Radius

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from gkn.batches import BadNumbers, Batch, Batches
+from gkn.batches import Batch, Batches
 from gkn.checkpoint import Checkpoint, Checkpoints
-from gkn.dataset import Dataset, Normalizer
+from gkn.dataset import BadNumbers, Dataset, Normalizer
 from gkn.durable import CorruptFile, difference, locked, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.evaluate import Errors, Judge, Sampled, Test
 from gkn.fields import stream

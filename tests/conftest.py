@@ -1,6 +1,7 @@
 """Shapes in signatures are checked under pytest only: by jaxtyping and beartype, on every call of every function."""
 
 import os
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -41,3 +42,12 @@ def rng():
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)  # pytest-xdist has taken both cores already
+
+
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory):
+    """The fault-injecting library, built with the C compiler that `make test` may count on."""
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    source = Path(__file__).with_name("faults.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library

@@ -137,15 +137,6 @@ def test_unknown_recipes_and_parameters(monkeypatch):
 TINY = Darcy(size=5, modes=4)
 
 
-@pytest.fixture(scope="session")
-def faults(tmp_path_factory):
-    """The fault-injecting library, built with the C compiler that `make test` may count on."""
-    library = tmp_path_factory.mktemp("faults") / "faults.so"
-    source = Path(__file__).with_name("faults.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    return library
-
-
 SWEEP = """
 import ctypes, json, os, shutil, sys
 import torch

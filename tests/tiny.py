@@ -1,4 +1,4 @@
-"""The tiny run of quality.md: 8 pairs, s = 16, width 8, 40 steps. As a script: python -m tests.tiny FOLDER [OPTIONS as JSON]."""
+"""The tiny run of quality.md: 8 pairs, s = 16, width 8, 40 steps. As a script: python -m tests.tiny FOLDER [OPTIONS]."""
 
 import json
 import sys

@@ -167,7 +167,7 @@ def _report(
     page.table(("tested on", "relative l2", "spread", "worst", "functions", "paper"), table)
     page.text(
         "The paper's column: its network, eight times as wide in its kernel, trained on 16 x 16 with 100 pairs: full grids "
-        "(table 1), * sampled nodes (table 3). Grids above 31 x 31 are answered here in shifted sub-grids of 16 x 16, each by itself.",
+        "(table 1), * sampled nodes (table 3). Above 31 x 31 the grid is answered in shifted sub-grids of 16 x 16.",
         small=True,
     )
     page.heading("Training")
@@ -186,7 +186,8 @@ def _report(
 
 
 def _side(dataset: Dataset) -> int:
-    return round(len(dataset.domain) ** 0.5)
+    side: int = round(len(dataset.domain) ** 0.5)
+    return side
 
 
 def _way(points: int) -> Exact | Partition:

@@ -1,0 +1,649 @@
+"""Runs: killed, stopped, resumed, shared among ranks, fed with bad numbers."""
+
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gkn import GKN, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, relative_l2
+from gkn.checkpoint import Checkpoints
+from gkn.dataset import BadNumbers
+from gkn.evaluate import Judge
+from gkn.recipes import RECIPES, Recipe
+from gkn.train import OtherRun, Stopped
+from tests import tiny
+
+ROOT = Path(__file__).parent.parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    """A tiny run that nobody disturbed."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("clean") / "run"
+    tiny.run(folder)
+    return folder
+
+
+def same(folder, clean):
+    tensors, log, state = tiny.final(folder)
+    wanted = tiny.final(clean)
+    assert log == wanted[1]
+    assert state == wanted[2]
+    assert {*tensors} == {*wanted[0]}
+    assert [name for name in tensors if tensors[name] != wanted[0][name]] == []
+    mine, theirs = (load(each).model.state_dict() for each in (folder, clean))
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+# --- killed and resumed --------------------------------------------------------------------------------------------------
+
+KILLS = """
+import json, os, random, signal, sys, time, pathlib, shutil
+import torch
+torch.set_num_threads(1)
+from tests import tiny
+import lightning_fabric, lightning_fabric.strategies.ddp
+folder, kills, seed, longest = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+random.seed(seed)
+report = {"killed": 0, "finished": 0, "steps": [], "corrupt": 0}
+round_ = 0
+while report["killed"] < kills:
+    where = folder / f"run{round_}"
+    child = os.fork()
+    if child == 0:
+        tiny.run(where)
+        os._exit(0)
+    # From the first system call to a little after the last step.
+    time.sleep(random.uniform(0.0, longest))
+    os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status == -9:
+        report["killed"] += 1
+        found, wrong = tiny.Checkpoints(where / "checkpoints").newest()
+        report["corrupt"] += len(wrong)
+        report["steps"].append(found.step if found else -1)
+    else:
+        report["finished"] += 1
+        round_ += 1
+child = os.fork()
+if child == 0:
+    tiny.run(folder / f"run{round_}")
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+report["runs"] = round_ + 1
+print(json.dumps(report))
+"""
+
+
+def kill_sweep(tmp_path, clean, kills, seed, longest):
+    command = [sys.executable, "-c", KILLS, str(tmp_path), str(kills), str(seed), str(longest)]
+    done = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["corrupt"] == 0
+    for number in range(report["runs"]):
+        same(tmp_path / f"run{number}", clean)
+        assert not [*(tmp_path / f"run{number}").rglob("*.tmp-*")]
+    return report
+
+
+def test_killed_at_random_moments(tmp_path, clean):
+    report = kill_sweep(tmp_path, clean, 6, 0, 1.0)
+    assert len({*report["steps"]}) >= 3  # in different places
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_killed_at_fifty_random_moments(tmp_path, clean):
+    report = kill_sweep(tmp_path, clean, 50, 1, 1.5)
+    assert report["killed"] == 50
+    assert len({*report["steps"]}) >= 10
+
+
+def test_resumed_from_every_checkpoint(tmp_path, clean):
+    """From the beginning, the middle of an epoch, its end before it is judged, and after."""
+    whole = tmp_path / "whole"
+    tiny.run(whole, keep=100)
+    steps = Checkpoints(whole / "checkpoints").steps()
+    assert steps == [*range(tiny.STEPS + 1)]
+    for step in (0, 1, 3, 4, 8, 17, 39):
+        folder = tmp_path / f"from{step}"
+        shutil.copytree(whole, folder)
+        Checkpoints(folder / "checkpoints").drop_after(step)
+        shutil.rmtree(folder / "operator")
+        tiny.run(folder)
+        same(folder, clean)
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [line["epoch"] for line in lines] == [*range(1, 11)]
+
+
+def test_whatever_the_network_was_born_with_is_what_a_rerun_begins_with(tmp_path, clean):
+    """Killed before the first step: the rerun's own initial weights do not count."""
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    checkpoints = Checkpoints(folder / "checkpoints", 100)
+    first = tmp_path / "first"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gkn.train._Run._step", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Stopped):
+            tiny.run(first)
+    tiny.run(first, network_options={"seed": 5})
+    assert not torch.equal(load(first).model.W.weight, tiny.network(5).W.weight)
+    assert checkpoints.steps()
+
+
+def test_random_numbers_of_the_network_itself_go_on(tmp_path):
+    """torch's own generator is part of what is saved: a network with dropout is resumed to the same bits, too."""
+
+    def dropout(x):
+        return torch.nn.functional.dropout(torch.relu(x), 0.2, training=torch.is_grad_enabled())
+
+    def go(folder, **options):
+        train, _ = tiny.data()
+        model = tiny.network()
+        model.sigma = dropout
+        model.config = lambda: {"kind": "with dropout"}
+        torch.manual_seed(3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gkn.train._Run.close", lambda self: (self.save(), self.operator())[1])
+            fit(model, train, Nystrom(0.3, 60), epochs=3, batch=2, out=folder, save_every=0.0, **options)
+
+    go(tmp_path / "whole", keep=100)
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    Checkpoints(tmp_path / "again/checkpoints").drop_after(5)
+    go(tmp_path / "again", keep=100)
+    assert tiny.final(tmp_path / "again") == tiny.final(tmp_path / "whole")
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, clean):
+    folder, said = tmp_path / "run", []
+    shutil.copytree(clean, folder)
+    newest = max((folder / "checkpoints").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    tiny.run(folder, warn=said.append)
+    same(folder, clean)
+    assert len(said) == 1
+    assert newest.name in said[0]
+    assert "going on from the checkpoint before" in said[0]
+
+
+def test_a_finished_run_is_read(clean, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gkn.train._Run._step", None)  # nothing is left to do
+        operator = tiny.run(folder)
+    assert all(torch.equal(x, load(clean).model.state_dict()[name]) for name, x in operator.model.state_dict().items())
+
+
+# --- the same bits again -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_bits_again(threads, clean):
+    """Six times with one thread, six with two; and across them, since no sum of the tiny run is long enough to be split."""
+    torch.set_num_threads(threads)
+    wanted = load(clean).model.state_dict()
+    for _ in range(6):
+        found = tiny.run().model.state_dict()
+        assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
+
+
+def test_another_seed_is_another_run(clean):
+    assert not torch.equal(tiny.run(seed=1).model.W.weight, load(clean).model.W.weight)
+    drawn = [tiny.run(rng=torch.Generator().manual_seed(5), epochs=1).model.W.weight for _ in range(2)]
+    assert torch.equal(*drawn)
+
+
+def test_test_data_change_no_bit(clean):
+    """Nor does it matter whether there is a test at all: not for the weights, not for the normalisers."""
+    train, test = tiny.data()
+    other = Dataset(test.domain, a=test.field("a") * 1e3, u=test.field("u") - 7.0)
+    for judged in (None, other):
+        operator = tiny.run(test=judged)
+        assert all(torch.equal(x, load(clean).model.state_dict()[name]) for name, x in operator.model.state_dict().items())
+        assert torch.equal(operator.inputs.mean, Normalizer.fit(train, ["a"]).mean)
+        assert torch.equal(operator.outputs.std, Normalizer.fit(train, ["u"]).std)
+
+
+# --- signals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "moment", ["gkn.models.gkn.GKN.forward", "gkn.evaluate.Judge.errors", "gkn.checkpoint.Checkpoints.save"]
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_in_the_middle_of_something(moment, number, tmp_path, clean, monkeypatch):
+    """A batch, an evaluation, a save: it is saved, and goes on to the same bits."""
+    owner, name = moment.rsplit(".", 1)
+    module, kind = owner.rsplit(".", 1)
+    owner = getattr(sys.modules[module], kind)
+    really, calls = getattr(owner, name), []
+
+    def disturbed(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 7 if name != "errors" else len(calls) == 2:
+            os.kill(os.getpid(), number)
+        return really(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, disturbed)
+    folder, before = tmp_path / "run", signal.getsignal(number)
+    with pytest.raises(Stopped) as stopped:
+        tiny.run(folder, save_every=1e9 if name != "save" else 0.0)
+    assert stopped.value.number == number
+    assert signal.getsignal(number) == before
+    monkeypatch.undo()
+    assert 0 < Checkpoints(folder / "checkpoints").steps()[-1] < tiny.STEPS
+    with pytest.raises(FileNotFoundError, match=r"this run is unfinished, at step \d+; run the command that trains it again"):
+        load(folder)
+    tiny.run(folder)
+    same(folder, clean)
+
+
+def test_without_a_folder_signals_are_left_alone():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gkn.train._Run._step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                tiny.run()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+# --- other runs, other data ----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_another_configuration_is_refused(tmp_path, clean):
+    before = {path: path.read_bytes() for path in clean.rglob("*") if path.is_file()}
+    with pytest.raises(OtherRun, match=r"holds another run: recipe\.lr = 0\.002 there, 0\.01 here; choose another folder"):
+        tiny.run(clean, lr=0.01)
+    with pytest.raises(OtherRun, match=r"model\.last_sigma = True there, False here"):
+        tiny.run(clean, network_options={"last_sigma": False})
+    assert before == {path: path.read_bytes() for path in clean.rglob("*") if path.is_file()}
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(OtherRun, match=r"is not empty and holds no run \(mine\.txt\)"):
+        tiny.run(tmp_path)
+
+
+def test_two_processes_in_one_folder(tmp_path):
+    from gkn.durable import locked
+
+    with locked(tmp_path / "run", OtherRun), pytest.raises(OtherRun, match="another process is writing here"):
+        tiny.run(tmp_path / "run")
+
+
+def test_what_does_not_fit_together_is_refused():
+    train, test = tiny.data()
+    rule = Nystrom(0.3, 60)
+    with pytest.raises(ValueError, match=r"the dataset has 4 inputs \(a, a_smooth.*; the network was made for 1"):
+        fit(tiny.network(), train.smoothed(0.1), rule)
+    with pytest.raises(ValueError, match="datasets of different fields: a -> u, and a, a_smooth"):
+        fit(tiny.network(), train, rule, test=test.smoothed(0.1))
+    with pytest.raises(ValueError, match="points of dimension 2; the network was made for 3"):
+        fit(GKN(dim=3, width=4, kernel=(4,)), train, rule)
+    with pytest.raises(ValueError, match="nothing to learn"):
+        fit(tiny.network(), train.take(0), rule)
+    with pytest.raises(ValueError, match=r"no recipe 'best'; there are paper, ours"):
+        fit(tiny.network(), train, rule, "best")
+    with pytest.raises(ValueError, match=r"a recipe has no 'epoch'; it has epochs, batch"):
+        fit(tiny.network(), train, rule, epoch=3)
+    with pytest.raises(ValueError, match=r"60 nodes of a domain that has 16"):
+        fit(tiny.network(), train.every(5), rule)
+    with pytest.raises(KeyError, match=r"a unit for 'p', which is no field of this dataset; it has a, u"):
+        fit(tiny.network(), train, rule, units={"p": "Pa"})
+
+
+# --- bad numbers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["a", "u"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_bad_numbers_in_the_data(field, value, tmp_path):
+    train, _ = tiny.data()
+    fields = {name: train.field(name).clone() for name in ("a", "u")}
+    fields[field][3, 17] = value
+    with pytest.raises(
+        BadNumbers, match=rf"sample 3, field '{field}': 1 of 256 values are not finite, the first is .* point 17"
+    ):
+        fit(tiny.network(), Dataset(train.domain, **fields), Nystrom(0.3, 60), out=tmp_path / "run")
+    with pytest.raises(BadNumbers, match=rf"sample 3, field '{field}'"):
+        fit(tiny.network(), train, Nystrom(0.3, 60), test=Dataset(train.domain, **fields))
+
+
+def test_a_loss_that_is_not_finite_names_its_sample(tmp_path):
+    """u of sample 5 is 0: a relative error of it there is not."""
+    train, _ = tiny.data()
+    u = train.field("u").clone()
+    u[5] = 0.0
+    with pytest.raises(BadNumbers, match=r"step \d+: the loss of sample 5 \(field u\) is not finite; the last good checkpoint"):
+        fit(
+            tiny.network(),
+            Dataset(train.domain, a=train.field("a"), u=u),
+            Nystrom(0.3, 60),
+            out=tmp_path,
+            batch=2,
+            save_every=0.0,
+        )
+    assert all(torch.isfinite(x.double()).all() for x in Checkpoints(tmp_path / "checkpoints").newest()[0].tensors.values())
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_used(clip, tmp_path, monkeypatch):
+    really, calls = torch.Tensor.backward, []
+
+    def poisoned(loss, *args, **kwargs):
+        really(loss, *args, **kwargs)
+        calls.append(1)
+        if len(calls) == 11:
+            model.kappa.W.grad[0, 0, 0] = math.nan
+
+    train, _ = tiny.data()
+    model = tiny.network()
+    monkeypatch.setattr(torch.Tensor, "backward", poisoned)
+    with pytest.raises(BadNumbers, match=r"step 10: the gradient of kappa\.W is not finite, for samples \d, \d"):
+        fit(model, train, Nystrom(0.3, 60), epochs=10, batch=2, out=tmp_path, save_every=0.0, clip=clip)
+    assert all(torch.isfinite(each).all() for each in model.parameters())
+    assert Checkpoints(tmp_path / "checkpoints").steps()[-1] == 10
+    monkeypatch.undo()
+    fit(tiny.network(), train, Nystrom(0.3, 60), epochs=10, batch=2, out=tmp_path, save_every=0.0, clip=clip)  # goes on
+
+
+# --- full disks ----------------------------------------------------------------------------------------------------------
+
+FULL = """
+import ctypes, json, os, pathlib, shutil, sys
+import torch
+torch.set_num_threads(1)
+from tests import tiny
+import lightning_fabric, lightning_fabric.strategies.ddp
+faults, root, mode = ctypes.CDLL(sys.argv[1]), sys.argv[2], sys.argv[3]
+report = {"failed": 0, "errors": []}
+points = [1, 2, 5, 9, 14, 19, 23, 31, 40, 57, 76, 91, 120]
+for point in points:
+    folder = pathlib.Path(f"{root}/point{point}")
+    child = os.fork()
+    if child == 0:
+        os.makedirs(folder)
+        faults.fault_arm(str(folder).encode(), ctypes.c_long(point), ctypes.c_char(mode.encode()))
+        try:
+            tiny.run(folder)
+            code = 0
+        except OSError as error:
+            code = 28 if error.errno == 28 else 3
+        os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    report["failed"] += status == 28
+    if status != 28:
+        report["errors"].append((point, status))
+    if [path for path in folder.rglob("*.tmp-*")]:
+        report["errors"].append((point, "leftovers", os.listdir(folder)))
+    found, wrong = tiny.Checkpoints(folder / "checkpoints").newest()
+    if wrong:
+        report["errors"].append((point, wrong))
+    child = os.fork()
+    if child == 0:
+        tiny.run(folder)
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+        report["errors"].append((point, "no rerun"))
+report["points"] = points
+print(json.dumps(report))
+"""
+
+
+@pytest.mark.parametrize("mode", ["f"])
+def test_a_disk_that_is_full(faults, mode, tmp_path, clean):
+    """ENOSPC at a write, sync or rename somewhere in a run: an error, no leftovers, a valid checkpoint, and a rerun that ends
+    as it would have."""
+    command = [sys.executable, "-c", FULL, str(faults), str(tmp_path), mode]
+    environment = {**ENVIRONMENT, "LD_PRELOAD": str(faults)}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["errors"] == []
+    assert report["failed"] == len(report["points"])
+    for point in report["points"]:
+        same(tmp_path / f"point{point}", clean)
+
+
+# --- several processes ---------------------------------------------------------------------------------------------------
+
+
+def torchrun(script, *words, ranks=2, options="", timeout=200, wait=True):
+    command = (
+        f"{sys.executable} -m torch.distributed.run --nproc-per-node {ranks} --master-port {free_port()} {options} {script}"
+    )
+    words = [*command.split(), *map(str, words)]
+    if not wait:
+        return subprocess.Popen(
+            words, env=ENVIRONMENT, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+    return subprocess.run(words, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def test_two_ranks_are_one_process(tmp_path):
+    """In float64, for batches of 3 of 8 graphs, whose last has 2: the same gradients in every step, to 1e-12; each sample once
+    an epoch; the same losses and test errors."""
+    done = torchrun("-m tests.ranks", "record", tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    alone = subprocess.run(
+        [sys.executable, "-m", "tests.ranks", "record", str(tmp_path / "one")], env=ENVIRONMENT, cwd=ROOT, capture_output=True
+    )
+    assert alone.returncode == 0, alone.stderr
+    one = torch.load(tmp_path / "one/rank0.pt", weights_only=True)
+    two = [torch.load(tmp_path / f"two/rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+    assert len(one["gradients"]) == len(two[0]["gradients"]) == 9
+    for theirs in two:
+        for mine, other in zip(one["gradients"], theirs["gradients"], strict=True):
+            assert all((x - y).abs().max() <= 1e-12 * x.abs().max().clamp(min=1e-3) for x, y in zip(mine, other, strict=True))
+    for epoch in range(3):
+        seen = [sample for rank in two for step in rank["samples"][3 * epoch : 3 * epoch + 3] for sample in step]
+        assert sorted(seen) == [*range(8)]
+        assert sorted(sample for step in one["samples"][3 * epoch : 3 * epoch + 3] for sample in step) == [*range(8)]
+    orders = [tuple(sample for step in one["samples"][3 * e : 3 * e + 3] for sample in step) for e in range(3)]
+    assert len({*orders}) == 3  # another order in every epoch
+    logs = [tiny.final(tmp_path / name / "run")[1] for name in ("one", "two")]
+    for mine, other in zip(*logs, strict=True):
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-11)
+        assert (mine["test"] is None) == (other["test"] is None)
+        assert mine["test"] is None or mine["test"] == pytest.approx(other["test"], rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["data", "gradient"])
+def test_bad_numbers_on_one_rank_stop_all(where, tmp_path):
+    done = torchrun("-m tests.ranks", f"bad-{where}", tmp_path, options="--tee 3")
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    for rank in (0, 1):
+        assert re.search(rf"rank {rank} stopped: .*{'sample 5' if where == 'data' else 'kappa.W'}", said), said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_killed_rank_is_started_again_and_the_result_is_the_same(tmp_path):
+    assert torchrun("-m tests.ranks", "run", tmp_path / "clean").returncode == 0
+    process = torchrun("-m tests.ranks", "die", tmp_path / "killed", options="--max-restarts 2", wait=False)
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert (tmp_path / "killed/died").exists()
+    same(tmp_path / "killed/run", tmp_path / "clean/run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_rank_that_hangs_ends_the_run_within_the_timeout(tmp_path):
+    """SIGSTOP: the other rank gives up after `timeout`, 8 s here, not after torch's 30 minutes; what was saved is there."""
+    process = torchrun("-m tests.ranks", "hang", tmp_path / "hung", wait=False)
+    limit = time.monotonic() + 120
+    while not (tmp_path / "hung/stopped").exists() and time.monotonic() < limit:
+        time.sleep(0.1)
+    start = time.monotonic()
+    while not (tmp_path / "hung/gave-up").exists() and time.monotonic() < start + 60:
+        time.sleep(0.1)
+    taken = time.monotonic() - start
+    assert (tmp_path / "hung/gave-up").exists()
+    assert taken < 30
+    process.communicate(timeout=100)  # torchrun then ends what is left
+    assert process.returncode != 0
+    assert Checkpoints(tmp_path / "hung/run/checkpoints").newest()[0].step > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_sigterm_to_torchrun_saves_and_goes_on(tmp_path):
+    assert torchrun("-m tests.ranks", "run", tmp_path / "clean").returncode == 0
+    process = torchrun("-m tests.ranks", "slow", tmp_path / "stopped", wait=False)
+    limit = time.monotonic() + 120
+    checkpoints = Checkpoints(tmp_path / "stopped/run/checkpoints")
+    while not (checkpoints.steps() and checkpoints.steps()[-1] > 2) and time.monotonic() < limit:
+        time.sleep(0.05)
+    process.terminate()
+    start = time.monotonic()
+    process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert time.monotonic() - start < 40
+    assert checkpoints.steps()[-1] < tiny.STEPS
+    assert torchrun("-m tests.ranks", "run", tmp_path / "stopped").returncode == 0
+    same(tmp_path / "stopped/run", tmp_path / "clean/run")
+
+
+# --- what else a run does ------------------------------------------------------------------------------------------------
+
+
+def test_it_learns(tmp_path):
+    """Eight pairs by heart: from an error of 1 to a quarter in a few seconds."""
+    train, _ = tiny.data()
+    torch.manual_seed(0)
+    model = GKN(dim=2, width=16, kernel=(16, 32), steps=3, last_sigma=False)
+    operator = fit(model, train, Radius(0.3), epochs=60, batch=4, lr=5e-3)
+    assert float(relative_l2(operator, train)) < 0.25
+    assert operator.about["metrics"]["loss"] == pytest.approx(float(relative_l2(operator, train)), rel=0.2)
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32", "bf16"])
+def test_precisions(precision):
+    operator = tiny.run(precision=precision, epochs=2)
+    assert operator.model.W.weight.dtype == (torch.float64 if precision == "fp64" else torch.float32)
+    assert math.isfinite(operator.about["metrics"]["loss"])
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("name", ["paper", "ours"])
+def test_recipes_run(name):
+    train, test = tiny.data()
+    recipe = replace(RECIPES[name], epochs=2, batch=4, precision="fp32")
+    operator = fit(tiny.network(), train, Nystrom(0.3, 60, 2), recipe, test=test)
+    assert (operator.outputs.domain is not None) == (name == "paper")
+    assert math.isfinite(operator.about["metrics"]["test"])
+
+
+def test_several_resolutions_together(tmp_path):
+    """Each batch is of one of them, and each graph is seen once an epoch."""
+    whole, _ = tiny.data(size=31)
+    seen = []
+    parts = [whole.every(3), whole.every(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        really = GKN.forward
+        patch.setattr(GKN, "forward", lambda self, graph, *rest: (seen.append(graph), really(self, graph, *rest))[1])
+        fit(tiny.network(), parts, Radius(0.25), epochs=2, batch=3)
+    sizes = [graph.num_targets for graph in seen]
+    assert sorted(sizes[:6]) == sorted([3 * 121, 3 * 121, 2 * 121, 3 * 256, 3 * 256, 2 * 256])
+    assert sizes[:6] != sizes[6:] or sizes != sorted(sizes)
+
+
+def test_fixed_and_fresh_draws():
+    def drawn(fresh):
+        train, _ = tiny.data()
+        nodes = []
+        with pytest.MonkeyPatch.context() as patch:
+            really = GKN.forward
+            patch.setattr(GKN, "forward", lambda self, graph, x, *rest: (nodes.append(x), really(self, graph, x, *rest))[1])
+            fit(tiny.network(), train.take(1), Nystrom(0.3, 60), epochs=3, fresh=fresh)
+        return {tuple(x.flatten().tolist()) for x in nodes}
+
+    assert (len(drawn(True)), len(drawn(False))) == (3, 1)
+
+
+def test_quadrature_weights_reach_the_network():
+    from gkn import DarcyMesh, make_dataset
+
+    meshes = make_dataset(DarcyMesh(size=7, modes=4, vary=True), 3, 0)
+    options = {"epochs": 2, "batch": 2}
+    plain, weighted = (fit(tiny.network(), meshes, Radius(0.4), weighted=w, **options) for w in (False, True))
+    assert weighted.weighted
+    assert not torch.equal(plain.model.W.weight, weighted.model.W.weight)
+    assert math.isfinite(float(relative_l2(weighted, meshes)))
+
+
+def test_reports_and_metrics(tmp_path):
+    seen = []
+    tiny.run(tmp_path / "run", report=seen.append, tensorboard=True)
+    assert [now.step for now in seen] == [*range(1, tiny.STEPS + 1)]
+    assert {now.steps for now in seen} == {tiny.STEPS}
+    assert seen[-1].test is not None
+    assert all(now.edges_per_second > 0 and now.seconds_left >= 0 and math.isfinite(now.loss) for now in seen)
+    assert [*(tmp_path / "run/tensorboard").iterdir()]
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["test"] is not None] == [2, 4, 6, 8, 10]
+    assert all(line["edges_per_second"] > 0 for line in lines)
+
+
+def test_the_best_is_exported_if_it_is_not_the_last(tmp_path):
+    errors = iter([0.5, 0.2, 0.4, 0.3, 0.25])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Judge, "errors", lambda self, part: torch.full((len(part),), next(errors), dtype=torch.float64))
+        tiny.run(tmp_path / "run")
+    best, last = load(tmp_path / "run", best=True), load(tmp_path / "run")
+    assert (best.about["metrics"]["epoch"], best.about["metrics"]["test"]) == (4, 0.2)
+    assert last.about["metrics"]["epoch"] == 10
+    assert not torch.equal(best.model.W.weight, last.model.W.weight)
+    assert 16 in Checkpoints(tmp_path / "run/checkpoints").steps()
+
+
+def test_units_and_notes_are_remembered(tmp_path):
+    tiny.run(tmp_path / "run", units={"u": "Pa"}, about={"command": "gkn train x"}, epochs=1)
+    operator = load(tmp_path / "run")
+    assert operator.features.units == {"u": "Pa"}
+    assert operator.about["command"] == "gkn train x"
+    assert operator.about["recipe"]["epochs"] == 1
+    assert isinstance(operator, Operator)
+    assert operator.features.inputs == ("a",)
+    assert Grid(16) == tiny.data()[0].domain
+    assert Recipe().epochs == RECIPES["ours"].epochs
+
+
+def test_random_seeds_do_not_touch_the_callers_generator():
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    train, _ = tiny.data()
+    model = tiny.network()
+    torch.set_rng_state(before)
+    fit(model, train, Nystrom(0.3, 60), epochs=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert random.random() < 1
