@@ -84,13 +84,7 @@ class Normalizer:
         if pointwise:
             return Normalizer._fit_pointwise(datasets, names)
         means, stds = [], []
-        for name in names:
-            moments = _Moments()
-            for each in datasets:
-                for i in range(len(each)):
-                    values = each.value(name, i).double()
-                    check_sample(values[:, None], [name], i)
-                    moments.see(values)
+        for moments in _moments(datasets, names, lambda values: values):
             std = float(moments.square / max(moments.count, 1)) ** 0.5
             means.append(float(moments.mean))
             stds.append(std if std > 1e-12 * max(abs(means[-1]), 1e-300) else 1.0)
@@ -102,19 +96,14 @@ class Normalizer:
             raise ValueError(
                 "Normalizer.fit(pointwise=True): a mean at every point needs samples on one domain; use a scalar normaliser"
             )
-        dataset, means, stds = datasets[0], [], []
-        for name in names:
-            moments = _Moments()
-            for i in range(len(dataset)):
-                values = dataset.value(name, i).double()[:, None]
-                check_sample(values, [name], i)
-                moments.see(values)
+        means, stds = [], []
+        for moments in _moments(datasets, names, lambda values: values[:, None]):
             std = (moments.square / moments.count).sqrt()
             # Where all samples agree, as on a boundary, a small share of what they differ by elsewhere, and no division by 0.
             least = 1e-3 * float(std.square().mean().sqrt())
             means.append(moments.mean)
             stds.append(std + least if least > 0 else torch.ones_like(std))
-        return Normalizer(torch.stack(means, -1), torch.stack(stds, -1), dataset.domain)
+        return Normalizer(torch.stack(means, -1), torch.stack(stds, -1), datasets[0].domain)
 
     def at(self, points: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and std at points (P, d): (P, c) each, or (c,) where they are the same everywhere."""
@@ -167,6 +156,18 @@ class _Moments:
         self.square = self.square + (m - self.mean) ** 2 * (self.count * n / (self.count + n))
         self.mean = self.mean + (m - self.mean) * (n / (self.count + n))
         self.count += n
+
+
+def _moments(datasets: Sequence[Dataset], names: Sequence[str], form: Callable[[Tensor], Tensor]) -> list[_Moments]:
+    """Of each field. Sample by sample, and the fields of one together: some are made of others."""
+    found = [_Moments() for _ in names]
+    for dataset in datasets:
+        for i in range(len(dataset)):
+            for name, moments in zip(names, found, strict=True):
+                values = dataset.value(name, i).double()
+                check_sample(values[:, None], [name], i)
+                moments.see(form(values))
+    return found
 
 
 def _shown(x: Tensor) -> list[float] | str:
