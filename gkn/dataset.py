@@ -342,7 +342,8 @@ class Dataset:
 
         Computed on all points the samples have, before any `every`: lower resolutions see the same smooth function.
         """
-        self._known(name)
+        if name not in self.inputs:
+            raise KeyError(f"no input {name!r} to smooth in this dataset; it has {', '.join(self.inputs)}")
         if not self._source.n:
             raise ValueError("Dataset.smoothed: this dataset has no samples")
         source = _Smoothed(self._source, name, width)

@@ -112,7 +112,13 @@ def sha256(path: Path) -> str:
 
 def canonical(value: Any) -> bytes:
     """The one way this project writes a JSON value; numbers of numpy and torch are numbers."""
-    return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False, default=lambda x: x.item()) + "\n").encode()
+
+    def number(x: Any) -> Any:
+        if not hasattr(x, "item"):
+            raise TypeError(f"{x!r} is nothing that JSON can hold")
+        return x.item()
+
+    return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False, default=number) + "\n").encode()
 
 
 def digest(value: Any) -> str:

@@ -277,7 +277,7 @@ class Operator:
             inputs, outputs = (_normalizer(card["normalizers"][name], name, tensors) for name in ("inputs", "outputs"))
             known = None if card["features"] is None else _features(card["features"])
             weighted, about = bool(card["weighted"]), dict(card["about"])
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise CorruptFile(f"{folder / CARD}: fields missing or unknown ({error})") from error
         weights = {name.removeprefix("model/"): x for name, x in tensors.items() if name.startswith("model/")}
         try:

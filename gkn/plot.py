@@ -16,7 +16,7 @@ from matplotlib.tri import Triangulation
 from torch import Tensor
 
 from gkn.dataset import Dataset
-from gkn.domain import Domain, Grid, Mesh
+from gkn.domain import Cloud, Domain, Grid, Mesh
 
 # Coefficients and sources in cividis, solutions in viridis: told apart at a glance, each even in lightness.
 _COLOURS = {"a": "cividis", "f": "cividis", "u": "viridis"}
@@ -94,6 +94,7 @@ def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -
     tested = [(each["epoch"], each["test"]) for each in metrics if each["test"] is not None]
     if tested:
         axis.semilogy(*zip(*tested, strict=True), "o-", color="#d95f02", markersize=4, label="test error")
+    axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axis.set_xlabel("epoch")
     axis.set_ylabel("relative l2")
     axis.grid(alpha=0.3, which="both")
@@ -114,6 +115,7 @@ def draw(axis: Any, domain: Domain, values: Tensor, low: float, high: float, col
         axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         return None
     axis.set_aspect("equal")
+    axis.margins(0.02 if isinstance(domain, Cloud) else 0)
     axis.set_xticks([])
     axis.set_yticks([])
     if isinstance(domain, Grid):

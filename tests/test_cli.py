@@ -4,7 +4,6 @@ import io
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -165,24 +164,3 @@ def test_wrong_arguments(words, code, said, made, tmp_path, monkeypatch):
     filled = [word.format(tmp=tmp_path, made=made) for word in words.split()]
     assert said in run(*filled, code=code)
     assert not (tmp_path / "x").exists() or not [*(tmp_path / "x").glob("*.h5")]
-
-
-def test_demo(tmp_path, monkeypatch):
-    said = run("demo", "--n", 17, "--size", 13, cwd=tmp_path)
-    assert "17 of 17 samples" in said
-    assert (tmp_path / "runs/demo/darcy.png").exists()
-    assert "17 of 17 samples" in run("demo", "--n", 17, "--size", 13, cwd=tmp_path)  # and again
-    monkeypatch.setattr("gkn.storage.versions", lambda: {"torch": "another"})
-    assert "17 of 17 samples" in run("demo", "--n", 17, "--size", 13, cwd=tmp_path)  # after an update
-
-
-def test_as_a_process(made, tmp_path):
-    """The installed command and `python -m gkn` are the same, and failures are one line and an exit code."""
-    for command in ([sys.executable, "-m", "gkn"], [Path(sys.executable).with_name("gkn")]):
-        done = subprocess.run([*command, "data", "info", made], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0
-        assert "20" in done.stdout
-        done = subprocess.run([*command, "data", "info", tmp_path], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 1
-        assert done.stdout == ""
-        assert done.stderr == f"error: {tmp_path}: not a dataset, it has no dataset.json\n"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from gkn import Cloud, Darcy, Dataset, Grid, Mesh, check_dataset, make_dataset, smooth, storage
+from gkn import Cloud, Darcy, Dataset, Grid, Mesh, Normalizer, check_dataset, make_dataset, smooth, storage
 
 
 @pytest.fixture
@@ -219,3 +219,58 @@ def test_fields_and_roles(rng, tmp_path):
         Dataset(grid, a=[f[0], f[1][:8]], u=u)
     with pytest.raises(ValueError, match="no samples"):
         Dataset(grid, a=f, u=u).take(0).save(tmp_path / "never")
+
+
+def test_point_wise_normaliser(rng):
+    """A mean and a std at every point, of the samples alone; where they all agree, nothing is divided by 0."""
+    u = torch.rand(6, 25, generator=rng, dtype=torch.float64) + torch.arange(25.0)
+    u[:, 0] = 0.0
+    data = Dataset(Grid(5), a=u, u=u)
+    normal = Normalizer.fit(data, ["u"], pointwise=True)
+    assert torch.allclose(normal.mean[:, 0], u.mean(0), rtol=1e-14)
+    std = u.std(0, correction=0)
+    assert torch.allclose(normal.std[:, 0], std + 1e-3 * std.square().mean().sqrt(), rtol=1e-12)
+    points = Grid(5).points
+    assert torch.allclose(normal.decode(normal.encode(u[2][:, None], points), points), u[2][:, None], rtol=1e-13)
+    assert float(normal.encode(u[2][:1, None], points[:1])) == 0.0
+    half = (points[0] + points[1]) / 2
+    mean, _ = normal.at(half[None])
+    assert torch.allclose(mean[0], (normal.mean[0] + normal.mean[1]) / 2)
+    some = points[[3, 17]]
+    assert torch.allclose(normal.encode(u[1][[3, 17], None], some), normal.encode(u[1][:, None], points)[[3, 17]])
+    with pytest.raises(ValueError, match="differs from point to point; say where the values are"):
+        normal.encode(u[2][:, None])
+    with pytest.raises(ValueError, match="needs samples on one domain; use a scalar normaliser"):
+        Normalizer.fit([data, data], ["u"], pointwise=True)
+    with pytest.raises(ValueError, match=r"mean of shape \(3,\), std of \(3,\); needed \(25, fields\) each"):
+        Normalizer(torch.zeros(3), torch.ones(3), Grid(5))
+    constant = Normalizer.fit(Dataset(Grid(5), a=u, u=0 * u + 3), ["u"], True)
+    assert torch.equal(constant.std, torch.ones(25, 1, dtype=torch.float64))
+
+
+def test_normaliser_of_several_datasets(rng):
+    a = torch.rand(4, 81, generator=rng, dtype=torch.float64)
+    fine = Dataset(Grid(9), a=a, u=a)
+    both = Normalizer.fit([fine, fine.every(2)], ["a"])
+    values = torch.cat([a.flatten(), fine.every(2).field("a").flatten()])
+    assert float(both.mean) == pytest.approx(float(values.mean()), rel=1e-13)
+    assert float(both.std) == pytest.approx(float(values.std(correction=0)), rel=1e-12)
+
+
+def test_using_some_of_the_fields(rng):
+    a, b, u = (torch.rand(2, 9, generator=rng) for _ in range(3))
+    data = Dataset(Grid(3), a=a, b=b, u=u)
+    some = data.using(["b"])
+    assert (some.inputs, some.outputs) == (("b",), ("u",))
+    assert torch.equal(some[1].a[:, 0], b[1])
+    other = data.using(["u"], ["a"])
+    assert torch.equal(other[0].u[:, 0], a[0])
+    assert data.identity() != some.identity()
+    with pytest.raises(KeyError, match="no field 'c' in this dataset; it has a, b, u"):
+        data.using(["c"])
+    with pytest.raises(ValueError, match="needed an output, and no field twice"):
+        data.using(["a", "u"])
+    twice = data.smoothed(0.3).smoothed(0.2, "b")
+    assert twice.smoothing == [("a", 0.3), ("b", 0.2)]
+    assert twice.given == ("a", "b")
+    assert data.smoothing == []

@@ -1,10 +1,15 @@
+import json
+import random
+
 import pytest
 import torch
 
 from gkn import GKN, Cloud, Dataset, Exact, Grid, Mesh, Normalizer, Nystrom, Operator, Partition, Radius, Sample, Support
 from gkn import operator as module
+from gkn.durable import CorruptFile, write_sealed_json
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+POINTS = torch.rand(40, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 
 
 def normalizer(mean, std):
@@ -264,3 +269,146 @@ def test_wrong_kinds_of_arguments_are_refused():
         object.__setattr__(flat, name, value)
     with pytest.raises(ValueError, match=r"fields \(81,\) on 81 points"):
         operator(flat)
+
+
+# --- saved and loaded ----------------------------------------------------------------------------------------------------
+
+
+def trained(pointwise=False, domain=None, **options):
+    torch.manual_seed(0)
+    domain = Grid(7) if domain is None else domain
+    rng = torch.Generator().manual_seed(1)
+    a, u = (torch.rand(4, len(domain), generator=rng, dtype=torch.float64) for _ in range(2))
+    data = Dataset(domain, a=a, u=u).smoothed(0.2)
+    model = GKN(dim=2, in_channels=4, width=5, kernel=(6, 4), steps=2, sigma=torch.nn.functional.gelu, last_sigma=False)
+    normalizers = Normalizer.fit(data, data.inputs), Normalizer.fit(data, ["u"], pointwise)
+    about = {"recipe": {"lr": 1e-3}, "metrics": {"test": 0.05}}
+    features = module.Features.of(data, {"u": "Pa"})
+    return Operator(model, Nystrom(0.3, 20, 2), *normalizers, True, features, about), data
+
+
+@pytest.mark.parametrize("pointwise", [False, True])
+@pytest.mark.parametrize("domain", [Grid(7), Mesh.square(0.3), Cloud(POINTS)], ids=["grid", "mesh", "cloud"])
+def test_a_saved_operator_gives_the_same_bits(domain, pointwise, tmp_path):
+    operator, data = trained(pointwise, domain)
+    operator.save(tmp_path / "op")
+    again = Operator.load(tmp_path / "op")
+    assert again.rule == operator.rule
+    assert again.weighted
+    assert again.features == operator.features
+    assert again.about["metrics"] == {"test": 0.05}
+    assert again.about["versions"]["torch"]
+    assert again.model.config() == operator.model.config()
+    sample = data[2]
+    assert torch.equal(again(sample), operator(sample))
+    points = torch.rand(5, 2, dtype=torch.float64) * 0.5 + 0.25
+    assert torch.equal(again(sample, at=points), operator(sample, at=points))
+
+
+def test_loaded_in_another_type(tmp_path):
+    operator, data = trained()
+    operator.save(tmp_path / "op")
+    again = Operator.load(tmp_path / "op", dtype=torch.float64)
+    assert again.model.W.weight.dtype == torch.float64
+    assert torch.allclose(again(data[0]).double(), operator(data[0]).double(), rtol=1e-4, atol=1e-6)
+    assert all(x.requires_grad for x in again.model.parameters())
+
+
+def test_saving_again_replaces_it_at_once(tmp_path):
+    operator, _ = trained()
+    operator.save(tmp_path / "op")
+    (tmp_path / "op/notes.txt").write_text("mine")
+    with torch.no_grad():
+        operator.model.W.weight += 1
+    operator.save(tmp_path / "op")
+    assert sorted(path.suffix for path in (tmp_path / "op").iterdir()) == [".json", ".safetensors", ".txt"]
+    assert torch.equal(Operator.load(tmp_path / "op").model.W.weight, operator.model.W.weight)
+
+
+def test_every_flipped_bit_and_cut_is_noticed(tmp_path):
+    """60 flips and 20 cuts of each file of an exported operator."""
+    operator, _ = trained(pointwise=True)
+    operator.save(tmp_path / "op")
+    random.seed(0)
+    for path in sorted((tmp_path / "op").iterdir()):
+        good = path.read_bytes()
+        spots = random.sample(range(8 * len(good)), 60)
+        damaged = [bytes([*good[: s // 8], good[s // 8] ^ 1 << s % 8, *good[s // 8 + 1 :]]) for s in spots]
+        damaged += [good[:size] for size in random.sample(range(len(good)), 20)]
+        for data in damaged:
+            path.write_bytes(data)
+            with pytest.raises(CorruptFile, match=path.name):
+                Operator.load(tmp_path / "op")
+        path.write_bytes(good)
+    Operator.load(tmp_path / "op")
+
+
+def test_cards_that_make_no_sense(tmp_path):
+    operator, _ = trained()
+    operator.save(tmp_path / "op")
+    path = tmp_path / "op/operator.json"
+    card = {key: value for key, value in json.loads(path.read_text()).items() if key != "sha256"}
+    for change, said in (
+        ({"schema": 2}, "schema 2, but this version of gkn reads schema 1; update gkn"),
+        ({"model": {**card["model"], "width": 6}}, "the tensors are not those of the network it describes"),
+        ({"model": {**card["model"], "width": 10**6}}, "the tensors are not those of the network it describes"),
+        ({"model": {**card["model"], "width": 10**18}}, "fields missing or unknown"),
+        ({"model": {**card["model"], "sigma": "os.system"}}, "fields missing or unknown"),
+        ({"model": {**card["model"], "colour": 3}}, "fields missing or unknown"),
+        ({"rule": {"kind": "Ball", "r": 1.0}}, "fields missing or unknown"),
+        ({"features": {"inputs": ["a"]}}, "fields missing or unknown"),
+        ({"tensors": {**card["tensors"], "file": "/etc/passwd"}}, "its entry 'tensors' makes no sense"),
+    ):
+        write_sealed_json(path, {**card, **change})
+        with pytest.raises(CorruptFile, match=said):
+            Operator.load(tmp_path / "op")
+    for missing in ("model", "rule", "normalizers", "tensors", "features", "about", "weighted"):
+        write_sealed_json(path, {key: value for key, value in card.items() if key != missing})
+        with pytest.raises(CorruptFile, match=f"no '{missing}' in it"):
+            Operator.load(tmp_path / "op")
+    with pytest.raises(FileNotFoundError, match=r"no operator, it has no operator\.json"):
+        Operator.load(tmp_path)
+
+
+def test_code_of_somebody_is_not_saved(tmp_path):
+    model = GKN(dim=2, width=4, kernel=(4,), sigma=lambda x: x)
+    with pytest.raises(
+        ValueError, match=r"its sigma is code of yours, which is not saved; use no rho, and sigma = one of relu"
+    ):
+        Operator(model, Radius(0.3)).save(tmp_path / "op")
+    with pytest.raises(ValueError, match="rho is code of yours"):
+        GKN(dim=2, width=4, kernel=(4,), rho=lambda x, y: x[:, 0]).config()
+    with pytest.raises(TypeError, match="JSON"):
+        Operator(GKN(dim=2, width=4, kernel=(4,)), Radius(0.3), about={"x": object}).save(tmp_path / "op")
+    assert not (tmp_path / "op").exists()
+
+
+def test_features_are_made_of_what_is_given():
+    operator, data = trained()
+    raw = Dataset(data.domain, a=data.field("a"), u=data.field("u"), other=data.field("a"))
+    assert operator.ready(raw).inputs == data.inputs
+    assert operator.ready(data).inputs == data.inputs
+    sample = operator.sample(data.domain, a=data.value("a", 1), extra=data.value("u", 1))
+    assert torch.equal(sample.a, data[1].a)
+    assert torch.equal(operator(sample), operator(data[1]))
+    with pytest.raises(KeyError, match="the operator needs the field 'a'; given are: b"):
+        operator.sample(data.domain, b=data.value("a", 1))
+    with pytest.raises(KeyError, match="no field 'a' in this dataset; it has b, u"):
+        operator.ready(Dataset(data.domain, b=data.field("a"), u=data.field("u")))
+    with pytest.raises(ValueError, match=r"this dataset is smoothed by .*0\.1.*, the operator was trained with .*0\.2"):
+        operator.ready(raw.smoothed(0.1))
+    with pytest.raises(ValueError, match="does not know the names of its fields"):
+        Operator(operator.model, Radius(0.3)).sample(data.domain, a=data.value("a", 1))
+
+
+def test_point_wise_normalisers_are_interpolated_off_their_points():
+    """A network whose last layer gives 0 answers the mean solution, everywhere."""
+    operator, data = trained(pointwise=True)
+    torch.nn.init.zeros_(operator.model.Q.weight)
+    torch.nn.init.zeros_(operator.model.Q.bias)
+    mean = data.field("u").mean(0)
+    assert torch.allclose(operator(data[0])[:, 0].double(), mean, rtol=1e-5)
+    points = torch.tensor([[0.5, 0.5], [1 / 12, 0.0]], dtype=torch.float64)
+    found = operator(data[0], at=points)[:, 0].double()
+    grid = mean.reshape(7, 7)
+    assert torch.allclose(found, torch.stack([grid[3, 3], (grid[0, 0] + grid[1, 0]) / 2]), rtol=1e-5)

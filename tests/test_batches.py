@@ -1,0 +1,121 @@
+import pytest
+import torch
+
+from gkn import Cloud, DarcyMesh, Dataset, Graph, Grid, Normalizer, Nystrom, Radius, make_dataset, radius_graph
+from gkn.batches import Batches
+from gkn.dataset import BadNumbers
+
+
+def functions(n=5, size=9):
+    rng = torch.Generator().manual_seed(0)
+    grid = Grid(size)
+    a, b, u = (torch.rand(n, len(grid), generator=rng, dtype=torch.float64) + i for i in range(3))
+    return Dataset(grid, a=a, b=b, u=u)
+
+
+def normalizers(dataset, pointwise=False):
+    return Normalizer.fit(dataset, dataset.inputs), Normalizer.fit(dataset, dataset.outputs, pointwise)
+
+
+def made(dataset, rule, pointwise=False, **options):
+    return Batches(dataset, rule, *normalizers(dataset, pointwise), dtype=torch.float64, **options)
+
+
+@pytest.mark.parametrize("pointwise", [False, True])
+@pytest.mark.parametrize("rule", [Radius(0.3), Nystrom(0.3, 20, 2)])
+def test_a_batch_is_its_graphs_side_by_side(rule, pointwise):
+    """Values, points, normalisation and edges of each graph are those of its sample, by the book."""
+    dataset = functions()
+    inputs, outputs = normalizers(dataset, pointwise)
+    batches = made(dataset, rule, pointwise, weighted=True)
+    batches.draw(3, 4)
+    l = getattr(rule, "l", 1)
+    assert len(batches) == 5 * l
+    graphs = [3, 0, 4]
+    batch = batches.batch(graphs)
+    assert batch.samples == tuple(g // l for g in graphs)
+    edges, start = [], 0
+    for g in graphs:
+        sample = dataset[g // l]
+        nodes = torch.arange(81) if l == 1 else rule.draws(81, [g // l], seed=3, epoch=4)[0, g % l]
+        part = slice(start, start + len(nodes))
+        assert torch.equal(batch.x[part], sample.x[nodes])
+        assert torch.allclose(batch.a[part], inputs.encode(sample.a)[nodes], atol=1e-15)
+        assert torch.equal(batch.u[part], sample.u[nodes])
+        assert torch.equal(batch.weights[part], sample.weights[nodes])
+        mean, std = (x[part] if len(x) > 1 else x for x in (batch.mean, batch.std))
+        assert torch.allclose((batch.u[part] - mean) / std, outputs.encode(sample.u, sample.x)[nodes], atol=1e-13)
+        edges.append(radius_graph(sample.x[nodes], r=0.3))
+        start += len(nodes)
+    wanted = Graph.batch(edges)
+    assert torch.equal(batch.graph.ptr, wanted.ptr)
+    assert torch.equal(batch.graph.src, wanted.src)
+    assert batch.graph.cuts == wanted.cuts
+
+
+@pytest.mark.parametrize("rule", [Radius(0.4), Nystrom(0.4, 12, 2)])
+def test_samples_with_points_of_their_own(rule):
+    meshes = make_dataset(DarcyMesh(size=6, modes=4, vary=True), 3, 0)
+    batches = made(meshes, rule, weighted=True)
+    batches.draw(0, 1)
+    l = getattr(rule, "l", 1)
+    batch = batches.batch([2 * l, 0])
+    sizes = [len(meshes[2].domain), len(meshes[0].domain)] if l == 1 else [12, 12]
+    assert batch.sizes == (*sizes,)
+    assert batch.graph.num_targets == sum(sizes)
+    nodes = torch.arange(sizes[0]) if l == 1 else rule.draws(len(meshes[2].domain), [2], epoch=1)[0, 0]
+    assert torch.equal(batch.x[: sizes[0]], meshes[2].x[nodes])
+    assert torch.equal(batch.weights[: sizes[0]], meshes[2].weights[nodes])
+    again = batches.batch([2 * l, 0])
+    assert all(torch.equal(getattr(again, name), getattr(batch, name)) for name in ("x", "a", "u"))
+    values = torch.arange(float(sum(sizes)))[:, None]
+    assert torch.allclose(batch.sums(values), torch.stack([part.sum() for part in values.split(sizes)]))
+    assert torch.allclose(batch.norms(values), torch.stack([part.norm() for part in values.split(sizes)]))
+
+
+@pytest.mark.parametrize("rule", [Radius(0.3), Nystrom(0.3, 20, 2)])
+def test_what_does_not_fit_is_read_when_needed(rule, monkeypatch):
+    dataset = functions()
+    whole = made(dataset, rule)
+    monkeypatch.setattr("gkn.batches.available_memory", lambda device: 100)
+    little = made(dataset, rule)
+    assert little._together is None
+    for batches in (whole, little):
+        batches.draw(1, 2)
+    one, other = (batches.batch([4, 1]) for batches in (whole, little))
+    for name in ("x", "a", "u"):
+        assert torch.equal(getattr(one, name), getattr(other, name))
+    assert torch.equal(one.graph.src, other.graph.src)
+    assert not little._apart
+
+
+def test_epochs_differ_and_come_back():
+    batches = made(functions(), Nystrom(0.3, 20))
+    seen = []
+    for epoch in (0, 1, 0):
+        batches.draw(0, epoch)
+        seen.append(batches.batch([0, 1]).x)
+    assert torch.equal(seen[0], seen[2])
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_equal_sizes_are_summed_as_one_array():
+    batch = made(functions(), Radius(0.3)).batch([0, 1])
+    values = torch.rand(162, 2, dtype=torch.float64)
+    assert torch.allclose(batch.sums(values), torch.stack([part.sum() for part in values.split(81)]))
+    assert torch.allclose(batch.norms(values), torch.stack([part.norm() for part in values.split(81)]))
+
+
+def test_bad_numbers_have_a_name():
+    dataset = functions()
+    bad = dataset.field("b").clone()
+    bad[2, 7] = float("inf")
+    broken = Dataset(dataset.domain, a=dataset.field("a"), b=bad, u=dataset.field("u"))
+    with pytest.raises(BadNumbers, match=r"sample 2, field 'b': 1 of 81 values are not finite, the first is inf at point 7"):
+        Batches(broken, Radius(0.3), *normalizers(dataset))
+    huge = Dataset(dataset.domain, a=dataset.field("a") * 1e300, b=dataset.field("b"), u=dataset.field("u"))
+    with pytest.raises(BadNumbers, match=r"field 'a', normalised, in torch.float32"):
+        Batches(huge, Radius(0.3), *normalizers(dataset))
+    with pytest.raises(ValueError, match="no samples"):
+        Batches(dataset.take(0), Radius(0.3), *normalizers(dataset))
+    assert isinstance(Cloud(torch.rand(3, 2, dtype=torch.float64)), Cloud)

@@ -1,0 +1,257 @@
+"""gkn train, eval, predict, info and demo, as a person types them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from gkn import Dataset, Grid, Mesh, load, relative_l2
+from gkn.checkpoint import Checkpoints
+from gkn.exporters import save
+from gkn.importers import read_sample
+from tests.test_cli import run
+
+SMALL = [
+    "--train",
+    "6",
+    "--test",
+    "3",
+    "--m",
+    "40",
+    "--r",
+    "0.4",
+    "--width",
+    "6",
+    "--kernel",
+    "6,8",
+    "--steps",
+    "2",
+    "--epochs",
+    "4",
+    "--batch",
+    "3",
+    "--device",
+    "cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("learn") / "data"
+    run("data", "make", "darcy", "--n", 10, "--size", 13, "--set", "modes=8", "--workers", 1, "--out", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data):
+    folder = data.parent / "run"
+    said = run("train", data, "--out", folder, *SMALL, "--unit", "u=m", "--unit", "a=m2/s")
+    assert re.search(r"run: 4 epochs, loss [\d.]+, test error [\d.]+, \d+ s; the operator is in .*operator", said)
+    return folder
+
+
+def test_train_and_info(data, trained):
+    said = run("info", trained)
+    for word in (
+        "epoch 4 of 4",
+        "test error",
+        "kernel 6, 8",
+        "Nystrom",
+        "a smoothed by 0.1 -> u; a in m2/s; u in m",
+        "edges/s",
+    ):
+        assert word in said.replace("; u in m; a in m2/s", "; a in m2/s; u in m"), (word, said)
+    assert "unfinished" not in said
+    operator = run("info", trained / "operator")
+    assert "parameters" in operator
+    assert "command gkn train" in operator
+    assert "recipe darcy" in run("info", data)
+    assert "pretrained" in run("info")
+    assert "no run, operator or dataset" in run("info", data.parent, code=1)
+
+
+def test_run_again_goes_on_and_refuses_another(data, trained):
+    assert "4 epochs" in run("train", data, "--out", trained, *SMALL, "--unit", "u=m", "--unit", "a=m2/s")
+    said = run("train", data, "--out", trained, *SMALL, "--lr", "0.1", "--unit", "u=m", "--unit", "a=m2/s", code=1)
+    assert "holds another run: recipe.lr = 0.002 there, 0.1 here" in said
+
+
+def test_eval_writes_a_table_and_json(data, trained, tmp_path):
+    said = run("eval", trained, data, "--every", 1, "--every", 2, "--last", 3, "--device", "cpu")
+    assert "a grid of 13 x 13" in said
+    assert "a grid of 7 x 7" in said
+    found = json.loads((trained / "eval.json").read_text())
+    operator, test = load(trained), Dataset.open(data).take([7, 8, 9])
+    assert found["errors"][0]["each"] == relative_l2(operator, test).each.tolist()
+    assert found["errors"][1]["mean"] == relative_l2(operator, test.every(2)).mean
+    for how in (["partition"], ["support", "--l", 2], ["sampled"]):
+        run("eval", trained, data, "--how", *how, "--m", 30, "--out", tmp_path / "x.json", "--device", "cpu")
+        assert json.loads((tmp_path / "x.json").read_text())["errors"][0]["samples"] == 10
+
+
+def test_a_new_process_repeats_the_numbers_to_the_last_bit(data, trained, tmp_path):
+    here = relative_l2(load(trained), Dataset.open(data)).each.tolist()
+    command = [
+        sys.executable,
+        "-m",
+        "gkn",
+        "eval",
+        str(trained),
+        str(data),
+        "--out",
+        str(tmp_path / "x.json"),
+        "--device",
+        "cpu",
+    ]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert json.loads((tmp_path / "x.json").read_text())["errors"][0]["each"] == here
+
+
+def test_predict_on_a_grid_and_on_a_mesh(data, trained, tmp_path):
+    sample = Dataset.open(data)[9]
+    save(tmp_path / "in.npz", sample.domain, {"a": sample.a[:, 0], "u": sample.u[:, 0]})
+    said = run("predict", trained, "--input", tmp_path / "in.npz", "--out", tmp_path / "out.npz", "--device", "cpu")
+    operator = load(trained)
+    wanted = operator(operator.ready(Dataset.open(data))[9])[:, 0].double()
+    domain, found = read_sample(tmp_path / "out.npz")
+    assert domain == Grid(13)
+    assert torch.equal(found["u"], wanted)
+    assert torch.equal(found["a"], sample.a[:, 0])
+    error = float((wanted - sample.u[:, 0]).norm() / sample.u.norm())
+    assert f"u at 169 points; relative error against u of the input {error:.4f}" in said
+    mesh = Mesh.square(0.2)
+    save(tmp_path / "in.vtu", mesh, {"a": 3 + 9 * (mesh.points[:, 0] > 0.5).double()})
+    run("predict", trained, "--input", tmp_path / "in.vtu", "--out", tmp_path / "out.vtu", "--how", "support", "--m", 20)
+    domain, found = read_sample(tmp_path / "out.vtu")
+    assert len(domain) == len(mesh)
+    assert torch.isfinite(found["u"]).all()
+
+
+def test_predict_at_points(data, trained, tmp_path):
+    sample = Dataset.open(data)[9]
+    save(tmp_path / "in.npz", sample.domain, {"a": sample.a[:, 0]})
+    points = np.random.default_rng(0).random((5, 2))
+    np.save(tmp_path / "p.npy", points)
+    words = ["predict", trained, "--input", tmp_path / "in.npz", "--at", tmp_path / "p.npy", "--device", "cpu"]
+    assert "u at 5 points" in run(*words, "--out", tmp_path / "out.npz")
+    operator = load(trained)
+    wanted = operator(operator.ready(Dataset.open(data))[9], at=torch.from_numpy(points))[:, 0].double()
+    with np.load(tmp_path / "out.npz") as found:
+        assert np.array_equal(found["u"], wanted.numpy())
+        assert np.array_equal(found["points"], points)
+    run(*words, "--out", tmp_path / "out.vtu")
+    assert 'NumberOfPoints="5"' in (tmp_path / "out.vtu").read_text()
+
+
+def test_strange_input_is_answered_with_a_warning(trained, tmp_path):
+    save(tmp_path / "in.npz", Grid(13), {"a": torch.full((169,), 1e4, dtype=torch.float64)})
+    said = run("predict", trained, "--input", tmp_path / "in.npz", "--out", tmp_path / "out.npz")
+    assert "standard deviations away from what the operator was trained on; do not trust its answer" in said
+
+
+def test_pretrained(data, tmp_path):
+    sample = Dataset.open(data)[9]
+    save(tmp_path / "in.npz", sample.domain, {"a": sample.a[:, 0], "u": sample.u[:, 0]})
+    said = run("predict", "--pretrained", "darcy", "--input", tmp_path / "in.npz", "--out", tmp_path / "out.npz")
+    assert float(re.search(r"of the input ([\d.]+)", said)[1]) < 0.2  # coarse data of few modes, not what it was made for
+
+
+def test_wrong_words(data, trained, tmp_path):
+    out = tmp_path / "x"
+    for words, code, said in (
+        (["train", data], 2, "Missing option '--out'"),
+        (["train", data, "--out", out, "--recipe", "best"], 1, "no recipe 'best'; there are paper, ours"),
+        (["train", data, "--out", out, "--input", "b"], 1, "no field 'b' in this dataset; it has a, u"),
+        (["train", data, "--out", out, "--train", 9, "--test", 9], 1, "9 samples to learn from and 9 to judge by; it has 10"),
+        (["train", data, "--out", out, "--kernel", "a,b"], 2, "needed sizes of layers, e.g. 128,256"),
+        (["train", data, "--out", out, "--set", "warm"], 1, "needed KEY=VALUE"),
+        (["train", data, "--out", out, "--set", "clip=much"], 1, "clip is a number of type float, 'much' is not"),
+        (["train", data, "--out", out, "--set", "hurry=1"], 1, "a recipe has no 'hurry'; it has epochs"),
+        (["train", data, "--out", out, "--device", "tpu"], 1, "use cpu or cuda"),
+        (["train", data, "--out", out, "--unit", "Pa"], 2, "needed FIELD=UNIT"),
+        (
+            ["train", data, "--out", out, "--smooth", 0.1, "--input", "u", "--output", "a"],
+            1,
+            "no input 'a' to smooth in this dataset; it has u",
+        ),
+        (["eval", trained, data, "--how", "guess"], 2, "use one of exact, support, partition, sampled"),
+        (["eval", trained, data, "--how", "support"], 2, "support needs --m NODES"),
+        (["eval", trained, data, "--m", 5], 2, "exact takes all points"),
+        (["eval", data, data], 1, "no operator, it has no operator.json"),
+        (["predict", trained, "--input", out, "--out", "y.txt"], 1, "by its ending: .npz or .vtu"),
+        (["predict", "--input", out, "--out", "y.npz"], 2, "say which operator"),
+        (["predict", "--pretrained", "mars", "--input", out, "--out", "y.npz"], 1, "no pretrained operator 'mars'; there are"),
+        (["predict", trained, "--input", out, "--out", "y.npz"], 1, "no such file"),
+        (["predict", trained, "--input", out, "--out", "y.npz", "--how", "sampled", "--m", 3], 2, "sampled judges"),
+    ):
+        heard = run(*words, code=code)
+        assert said in heard, (words, heard)
+        assert "Traceback" not in heard
+    assert not out.exists()
+    for verb in ("train", "eval", "predict", "info", "demo"):
+        assert "Usage" in run(verb, "--help")
+
+
+def test_a_configuration_file(data, tmp_path):
+    entries = [
+        "train = 5",
+        "test = 2",
+        "m = 30",
+        "width = 5",
+        'kernel = "5,4"',
+        "steps = 1",
+        "epochs = 2",
+        'set = ["clip=2.5"]',
+    ]
+    (tmp_path / "c.toml").write_text("\n".join(entries))
+    words = ["train", data, "--out", tmp_path / "run", "--config", tmp_path / "c.toml", "--device", "cpu", "--epochs", 1]
+    assert "1 epochs" in run(*words)
+    recipe = load(tmp_path / "run").about["recipe"]
+    assert (recipe["epochs"], recipe["clip"]) == (1, 2.5)
+
+
+def test_sigterm_saves_and_exits_143(data, tmp_path):
+    """As a cluster does it. Within ten seconds; and the same command goes on."""
+    words = [sys.executable, "-m", "gkn", "train", str(data), "--out", str(tmp_path / "run"), *SMALL]
+    words[words.index("--epochs") + 1] = "4000"
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    limit = time.monotonic() + 60
+    while not (tmp_path / "run/metrics.jsonl").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert time.monotonic() - start < 10
+    assert process.returncode == 143, said
+    assert "terminated; what was finished is kept, run the same command again to go on" in said
+    assert "Traceback" not in said
+    step = Checkpoints(tmp_path / "run/checkpoints").steps()[-1]
+    assert step > 0
+    assert f"epoch {step // 2} of 4000, unfinished" in run("info", tmp_path / "run")
+    assert "this run is unfinished" in run("eval", tmp_path / "run", data, code=1)
+
+
+def test_demo(tmp_path):
+    """In small. Run again, it makes nothing twice."""
+    words = ["demo", "--out", tmp_path / "demo", "--n", 14, "--size", 33, "--epochs", 1, "--judged", 2]
+    said = run(*words)
+    for word in ("9 x 9", "17 x 17", "33 x 33", "by finite elements", "500 random points", "report.html"):
+        assert word in said
+    page = (tmp_path / "demo/report.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo/run/operator").iterdir()}
+    results = {path: path.read_bytes() for path in (tmp_path / "demo/results").iterdir()}
+    assert len(results) == 4
+    again = run(*words)
+    table = re.search(r"trained on.*random points, from 17 x 17 [\d.]+ [\d.]+", said)[0]
+    assert table in again
+    assert {path: path.read_bytes() for path in (tmp_path / "demo/results").iterdir()} == results
+    assert before
