@@ -18,7 +18,7 @@ from benchmarks import RESULTS, commit, machine, record
 from gkn import GKN, Darcy, Nystrom, fit, make_dataset, relative_l2
 from gkn.evaluate import Sampled
 from gkn.operator import Exact, Support
-from gkn.recipes import NETWORKS, RECIPES, SMOOTHING
+from gkn.recipes import LOSSES, NETWORKS, RECIPES, SMOOTHING
 from gkn.train import _fabric, _matmul, _Run, _Stop
 
 NAME = "training-gpu"
@@ -95,63 +95,53 @@ def elsewhere(operator, judge):
     return found
 
 
-class _Timed(_Run):
-    """A run whose batches may be there already."""
-
-    ready = None
-
-    def _ahead(self, plan):
-        if self.ready is None:
-            yield from super()._ahead(plan)
-        else:
-            yield from self.ready
-
-    def _plan(self):
-        self.epoch_plan = super()._plan()
-        return self.epoch_plan
-
-
 def throughput(which, precision, parts, device, epochs=10):
-    """Seconds of `epochs` epochs of the loop, and of the same steps with their batches made before."""
-    recipe = replace(RECIPES[which], epochs=epochs, precision=precision)
+    """Seconds a step of the loop, and of the network alone: the same batches, made before, forward, backward, optimiser."""
+    recipe = replace(RECIPES[which], epochs=epochs, precision=precision, fresh=True)
     learn = parts[0].smoothed(SMOOTHING[which]).take(100)
 
-    def run(ready=None):
+    def made():
         torch.manual_seed(0)
         model = GKN(dim=2, in_channels=4, **NETWORKS[which])
-        made = _Timed(model, [learn], Nystrom(0.25, 200, 2), recipe, None, None, False, None, _fabric(device, precision, 60.0))
-        made.stop, made.warn, made.ready = _Stop(), print, ready
-        return made
+        run = _Run(model, [learn], Nystrom(0.25, 200, 2), recipe, None, None, False, None, _fabric(device, precision, 60.0))
+        run.stop, run.warn = _Stop(), print
+        return run
 
-    def timed(made):
+    def network(run):
+        term = LOSSES[recipe.loss][0]
+        for _ in range(epochs):
+            for batch, graphs in batches:
+                run.optimizer.zero_grad()
+                with run.fabric.autocast():
+                    found = run.model(batch.graph, batch.x, batch.a, batch.weights)
+                (term(found.to(batch.u.dtype), batch).sum() / graphs).backward()
+                run.optimizer.step()
+
+    def seconds(work, run):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        made.go()
+        work(run)
         torch.cuda.synchronize()
         return time.perf_counter() - start
 
     with _matmul(precision):
-        timed(run())  # compiles
-        first = run()
-        keep = [*first._ahead(first._plan())]  # an epoch's batches, on the device
-        fixed = recipe.fresh
-        network = min(timed(run(keep)) for _ in range(3))
-        loops = [run() for _ in range(3)]
-        loop = min(timed(each) for each in loops)
-    edges = loops[0].edges
-    if loops[0].total != loops[1].total or [e["loss"] for e in loops[0].metrics] != [e["loss"] for e in loops[1].metrics]:
+        runs = [made() for _ in range(3)]
+        runs[0].go()  # compiles
+        batches = [*runs[1]._ahead(runs[1]._plan())]  # one epoch's, on the device
+        alone = min(seconds(network, made()) for _ in range(3))
+        loop = min(seconds(_Run.go, run) for run in runs[1:])
+    if [e["loss"] for e in runs[1].metrics] != [e["loss"] for e in runs[2].metrics]:
         raise SystemExit("the same run gave other losses: nothing to time")
-    steps = loops[0].steps * epochs
+    steps = runs[1].steps * epochs
     return {
         "recipe": which,
         "precision": precision,
         "steps": steps,
-        "edges_per_step": edges / steps,
+        "edges_per_step": runs[1].edges / steps,
         "seconds_per_step": loop / steps,
-        "network_seconds_per_step": network / steps,
-        "share_not_in_network": 1 - network / loop,
-        "edges_per_second": edges / loop,
-        "fresh_draws": fixed,
+        "network_seconds_per_step": alone / steps,
+        "share_not_in_network": 1 - alone / loop,
+        "edges_per_second": runs[1].edges / loop,
     }
 
 

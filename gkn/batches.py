@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from gkn.dataset import Dataset, Normalizer, check_sample
 from gkn.domain import Domain
 from gkn.graph import Graph
 from gkn.memory import available_memory
-from gkn.neighbors import radius_graphs
+from gkn.neighbors import CANDIDATES, radius_graphs
 from gkn.rules import Nystrom, Rule
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -43,10 +44,18 @@ class Batch:
     sizes: tuple[int, ...]
     samples: tuple[int, ...]
 
-    def settle(self) -> None:
-        """Let the graph work out now what a training step will ask of it, so that the step does not wait for the host."""
-        graph = self.graph
-        _ = graph.degrees, graph.max_degree, graph.by_source, graph.edges_before(graph.cuts)
+    def split(self, counts: Sequence[int]) -> list[Batch]:
+        """Batches of so many of its graphs each, whose graphs know already what a training step will ask of them."""
+        graphs, nodes = ([0, *accumulate(some)] for some in (counts, self.sizes))
+        cuts = [nodes[graph] for graph in graphs]
+        found = []
+        for i, graph in enumerate(self.graph.split(cuts)):
+            some, which = slice(cuts[i], cuts[i + 1]), slice(graphs[i], graphs[i + 1])
+            mean, std = (x[some] if len(x) > 1 else x for x in (self.mean, self.std))
+            weights = None if self.weights is None else self.weights[some]
+            x, a, u = self.x[some], self.a[some], self.u[some]
+            found.append(Batch(graph, x, a, u, mean, std, weights, self.sizes[which], self.samples[which]))
+        return found
 
     def used_by(self, stream: torch.cuda.Stream) -> None:
         """Made on one stream, used on another: memory is not given away before that one is through with it."""
@@ -150,6 +159,18 @@ class Batches:
             some, a, u = points.times(len(graphs)), functions.a[of_sample], functions.u[of_sample]
         sizes = (a.shape[1],) * len(graphs)
         return self._batch(graph, some, a.flatten(0, 1), u.flatten(0, 1), sizes, samples)
+
+    def several(self, parts: Sequence[Sequence[int]]) -> list[Batch]:
+        """Batches of these graphs each. Made together: for small graphs that takes little longer than for one."""
+        if not all(parts):
+            raise ValueError("Batches.several: a batch without graphs")
+        return self.batch([graph for part in parts for graph in part]).split([len(part) for part in parts])
+
+    def at_once(self, graphs: int) -> int:
+        """How many batches of so many graphs to make together."""
+        if self.device.type != "cuda" or self._together is None or not isinstance(self.rule, Nystrom):
+            return 1
+        return int(max(1, CANDIDATES["cuda"] // (graphs * self.rule.m**2)))
 
     def _batch(
         self, graph: Graph, points: _Points, a: Tensor, u: Tensor, sizes: tuple[int, ...], samples: tuple[int, ...]

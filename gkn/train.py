@@ -311,7 +311,10 @@ class _Run:
         return [plan[i] for i in torch.randperm(len(plan), generator=rng).tolist()] if len(self.batches) > 1 else plan
 
     def _ahead(self, plan: list[tuple[Batches, list[int]]]) -> Iterator[tuple[Batch | None, int]]:
-        """This rank's share of each batch. On a GPU it is made beside the step before, on a stream of its own."""
+        """This rank's share of each batch, or None, and how many graphs the whole batch has.
+
+        On a GPU they are made on a stream of their own, beside the steps before them, and several at once.
+        """
         rank, world = self.fabric.global_rank, self.fabric.world_size
         side = torch.cuda.Stream() if self.device.type == "cuda" else None
         if side is not None:
@@ -319,20 +322,23 @@ class _Run:
         with nullcontext() if side is None else torch.cuda.stream(side):
             for each in self.batches:
                 each.draw(self.recipe.seed, self.epoch if self.recipe.fresh else 0)
-        for source, graphs in plan:
-            mine = graphs[rank::world]
-            if not mine:
-                yield None, len(graphs)
-            elif side is None:
-                yield source.batch(mine), len(graphs)
-            else:
-                with torch.cuda.stream(side):
-                    batch = source.batch(mine)
-                    batch.settle()
+        while plan:
+            source, graphs = plan[0]
+            alike = next((i for i, (other, _) in enumerate(plan) if other is not source), len(plan))
+            some = min(alike, source.at_once(len(graphs)))
+            few, plan = plan[:some], plan[some:]
+            mine = [(part[rank::world], len(part)) for _, part in few]
+            wanted = [part for part, _ in mine if part]
+            with nullcontext() if side is None else torch.cuda.stream(side):
+                made = [] if not wanted else source.several(wanted) if len(few) > 1 else [source.batch(wanted[0])]
+            if side is not None:
                 main = torch.cuda.current_stream()
                 main.wait_stream(side)
-                batch.used_by(main)
-                yield batch, len(graphs)
+                for batch in made:
+                    batch.used_by(main)
+            ready = iter(made)
+            for part, count in mine:
+                yield next(ready) if part else None, count
 
     def _step(self, batch: Batch | None, graphs: int) -> None:
         term, mean = LOSSES[self.recipe.loss]

@@ -119,3 +119,24 @@ def test_bad_numbers_have_a_name():
     with pytest.raises(ValueError, match="no samples"):
         Batches(dataset.take(0), Radius(0.3), *normalizers(dataset))
     assert isinstance(Cloud(torch.rand(3, 2, dtype=torch.float64)), Cloud)
+
+
+def test_several_at_once_are_those_one_by_one():
+    for pointwise in (False, True):
+        batches = made(functions(), Nystrom(0.3, 20, 2), pointwise, weighted=True)
+        batches.draw(1, 1)
+        parts = [[3, 0, 4], [9], [2, 7]]
+        for part, found in zip(parts, batches.several(parts), strict=True):
+            alone = batches.batch(part)
+            for name in ("x", "a", "u", "mean", "std", "weights"):
+                assert torch.equal(getattr(found, name), getattr(alone, name))
+            assert (found.sizes, found.samples, found.graph.cuts) == (alone.sizes, alone.samples, alone.graph.cuts)
+            assert torch.equal(found.graph.ptr, alone.graph.ptr)
+            assert torch.equal(found.graph.src, alone.graph.src)
+            assert found.graph.src.dtype == torch.int32
+            assert torch.equal(found.graph.degrees, alone.graph.degrees)
+            assert found.graph.max_degree == alone.graph.max_degree
+            assert all(torch.equal(x, y) for x, y in zip(found.graph.by_source, alone.graph.by_source, strict=True))
+            assert found.graph.edges_before([0, 20]) == alone.graph.edges_before([0, 20])
+    with pytest.raises(ValueError, match="a batch without graphs"):
+        batches.several([[1], []])

@@ -1,6 +1,7 @@
 """What the CPU promises, on a GPU. Run by `make test-gpu` on a machine that has one."""
 
 import copy
+import shutil
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from gkn import (
     Graph,
     Grid,
     Mesh,
+    Nystrom,
     Operator,
     Partition,
     PoissonSquare,
@@ -21,14 +23,20 @@ from gkn import (
     Support,
     check_dataset,
     darcy_residual,
+    fit,
     kernel_integral,
+    load,
     make_dataset,
     radius_graph,
+    relative_l2,
     smooth,
     solve_darcy,
     two_phase,
 )
+from gkn.checkpoint import Checkpoints
+from gkn.dataset import BadNumbers
 from gkn.models.kernel import Kernel
+from gkn.train import _Run
 
 pytestmark = pytest.mark.gpu
 
@@ -279,3 +287,66 @@ def test_a_compiled_kernel_is_not_used_for_pointers_it_was_not_made_for(rng):
         moved = room[shift : shift + 30 * 16].view(30, 16).copy_(v)
         out = kernel_integral(h, W, B, moved, graph, backend="fused")
         assert float((out - truth).float().norm() / truth.float().norm()) < 1e-2
+
+
+# --- training ------------------------------------------------------------------------------------------------------------
+
+
+def test_draws_are_those_of_the_cpu():
+    rule = Nystrom(0.25, 200, 2)
+    here, there = (rule.draws(58081, range(30), seed=3, epoch=4, device=device) for device in ("cpu", "cuda"))
+    assert torch.equal(here, there.cpu())
+
+
+plan = _Run._plan
+
+
+def tiny(out=None, **options):
+    torch.manual_seed(0)
+    data = make_dataset(Darcy(size=16, modes=8), 12, 0)
+    train, test = data.split(8, 4)
+    model = GKN(2, 1, 1, width=16, kernel=(16, 32), steps=3)
+    given = {"epochs": 6, "batch": 3, "device": "cuda", "test": test, "test_every": 2, "save_every": 0.0, "keep": 100}
+    return fit(model, train, Nystrom(0.3, 60, 2), out=out, **{**given, **options})
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_a_run_has_the_same_bits_again_and_when_resumed(precision, tmp_path):
+    first = tiny(tmp_path / "a", precision=precision)
+    again = tiny(precision=precision)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    Checkpoints(tmp_path / "b/checkpoints").drop_after(17)  # in the middle of an epoch
+    resumed = tiny(tmp_path / "b", precision=precision)
+    for name, x in first.model.state_dict().items():
+        assert torch.equal(x, again.model.state_dict()[name]), name
+        assert torch.equal(x, resumed.model.state_dict()[name]), name
+    here = load(tmp_path / "a", device="cpu")  # on another machine
+    data = make_dataset(Darcy(size=16, modes=8), 12, 0)
+    assert torch.allclose(relative_l2(here, data).each, relative_l2(first, data).each, rtol=0.02)
+
+
+def test_a_gpu_run_is_a_cpu_run_to_rounding():
+    there, here = (tiny(precision="fp64", device=device) for device in ("cuda", "cpu"))
+    for name, x in here.model.state_dict().items():
+        assert torch.allclose(x, there.model.state_dict()[name].cpu(), rtol=1e-6, atol=1e-9), name
+
+
+def test_bad_numbers_stop_a_gpu_run_within_a_step(tmp_path):
+    really, calls = torch.Tensor.backward, []
+
+    def poisoned(loss, *args, **kwargs):
+        really(loss, *args, **kwargs)
+        calls.append(1)
+        if len(calls) == 9:
+            torch.cuda.synchronize()
+            model[0].kappa.W.grad[0, 0, 0] = float("nan")
+
+    model = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "backward", poisoned)
+        patch.setattr("gkn.train._Run._plan", lambda run: (model.append(run.model), plan(run))[1])
+        with pytest.raises(BadNumbers, match=r"step 8: the gradient of kappa\.W is not finite"):
+            tiny(tmp_path / "a", save_every=1e9)
+    assert len(calls) <= 10
+    found, _ = Checkpoints(tmp_path / "a/checkpoints").newest()
+    assert all(torch.isfinite(x.double()).all() for x in found.tensors.values())
