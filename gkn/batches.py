@@ -133,6 +133,8 @@ class Batches:
 
     def draw(self, seed: int, epoch: int) -> None:
         """Choose the nodes of this epoch's graphs."""
+        if self._drawn == (seed, epoch):
+            return
         self._drawn = (seed, epoch)
         if isinstance(self.rule, Nystrom) and self._together is not None:
             points, samples = len(self.dataset.domain), range(len(self.dataset))
@@ -164,6 +166,8 @@ class Batches:
         """Batches of these graphs each. Made together: for small graphs that takes little longer than for one."""
         if not all(parts):
             raise ValueError("Batches.several: a batch without graphs")
+        if len(parts) <= 1:
+            return [self.batch(part) for part in parts]
         return self.batch([graph for part in parts for graph in part]).split([len(part) for part in parts])
 
     def at_once(self, graphs: int) -> int:

@@ -293,52 +293,70 @@ class _Run:
     # --- from beginning to end
 
     def go(self) -> None:
+        batches = self._ahead()
         while self.epoch < self.recipe.epochs:
-            for batch, graphs in self._ahead(self._plan()[self.place :]):
-                self._step(batch, graphs)
+            while self.place < self.steps:
+                self._step(*next(batches))
                 self.place += 1
                 self._pause()
             self._end_of_epoch()
         self.watch.look()
 
-    def _plan(self) -> list[tuple[Batches, list[int]]]:
-        """The batches of this epoch: every graph once, in an order that depends on seed and epoch alone."""
-        rng = stream(self.recipe.seed, self.epoch, 3)
+    def _plan(self, epoch: int) -> list[tuple[Batches, list[int]]]:
+        """The batches of an epoch: every graph once, in an order that depends on seed and epoch alone."""
+        rng = stream(self.recipe.seed, epoch, 3)
         plan = []
         for each in self.batches:
             order = torch.randperm(len(each), generator=rng)
             plan += [(each, part.tolist()) for part in order.split(self.batch)]
         return [plan[i] for i in torch.randperm(len(plan), generator=rng).tolist()] if len(self.batches) > 1 else plan
 
-    def _ahead(self, plan: list[tuple[Batches, list[int]]]) -> Iterator[tuple[Batch | None, int]]:
-        """This rank's share of each batch, or None, and how many graphs the whole batch has.
+    def _ahead(self) -> Iterator[tuple[Batch | None, int]]:
+        """This rank's share of each batch from here to the end of the run, or None; and how many graphs the whole batch has.
 
-        On a GPU they are made on a stream of their own, beside the steps before them, and several at once.
+        On a GPU they are made on a stream of their own, several at once, while the steps before them are computed, across the
+        ends of epochs, too. That stream reads nothing but the data, which were there before it, and what it made itself.
         """
-        rank, world = self.fabric.global_rank, self.fabric.world_size
-        side = torch.cuda.Stream() if self.device.type == "cuda" else None
-        if side is not None:
+        side = None
+        if self.device.type == "cuda":
+            side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
-        with nullcontext() if side is None else torch.cuda.stream(side):
-            for each in self.batches:
-                each.draw(self.recipe.seed, self.epoch if self.recipe.fresh else 0)
-        while plan:
-            source, graphs = plan[0]
-            alike = next((i for i, (other, _) in enumerate(plan) if other is not source), len(plan))
-            some = min(alike, source.at_once(len(graphs)))
-            few, plan = plan[:some], plan[some:]
-            mine = [(part[rank::world], len(part)) for _, part in few]
-            wanted = [part for part, _ in mine if part]
-            with nullcontext() if side is None else torch.cuda.stream(side):
-                made = [] if not wanted else source.several(wanted) if len(few) > 1 else [source.batch(wanted[0])]
+        few = self._few()
+        ready, following = self._made(next(few, None), side), None
+        while ready is not None:
             if side is not None:
-                main = torch.cuda.current_stream()
-                main.wait_stream(side)
-                for batch in made:
-                    batch.used_by(main)
-            ready = iter(made)
-            for part, count in mine:
-                yield next(ready) if part else None, count
+                torch.cuda.current_stream().wait_stream(side)
+            for i, (batch, graphs) in enumerate(ready):
+                if batch is not None and side is not None:
+                    batch.used_by(torch.cuda.current_stream())
+                yield batch, graphs
+                if i == 0:
+                    following = self._made(next(few, None), side)
+            ready = following
+
+    def _few(self) -> Iterator[tuple[int, Batches, list[list[int]]]]:
+        """Batches that are made together: the epoch, where they come from, and their graphs."""
+        place = self.place
+        for epoch in range(self.epoch, self.recipe.epochs):
+            plan, place = self._plan(epoch)[place:], 0
+            while plan:
+                source, graphs = plan[0]
+                alike = next((i for i, (other, _) in enumerate(plan) if other is not source), len(plan))
+                some = min(alike, source.at_once(len(graphs)))
+                yield epoch, source, [part for _, part in plan[:some]]
+                plan = plan[some:]
+
+    def _made(
+        self, wanted: tuple[int, Batches, list[list[int]]] | None, side: torch.cuda.Stream | None
+    ) -> list[tuple[Batch | None, int]] | None:
+        if wanted is None:
+            return None
+        epoch, source, parts = wanted
+        mine = [part[self.fabric.global_rank :: self.fabric.world_size] for part in parts]
+        with nullcontext() if side is None else torch.cuda.stream(side):
+            source.draw(self.recipe.seed, epoch if self.recipe.fresh else 0)
+            made = iter(source.several([part for part in mine if part]))
+        return [(next(made) if own else None, len(part)) for own, part in zip(mine, parts, strict=True)]
 
     def _step(self, batch: Batch | None, graphs: int) -> None:
         term, mean = LOSSES[self.recipe.loss]

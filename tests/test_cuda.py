@@ -344,7 +344,7 @@ def test_bad_numbers_stop_a_gpu_run_within_a_step(tmp_path):
     model = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "backward", poisoned)
-        patch.setattr("gkn.train._Run._plan", lambda run: (model.append(run.model), plan(run))[1])
+        patch.setattr("gkn.train._Run._plan", lambda run, epoch: (model.append(run.model), plan(run, epoch))[1])
         with pytest.raises(BadNumbers, match=r"step 8: the gradient of kappa\.W is not finite"):
             tiny(tmp_path / "a", save_every=1e9)
     assert len(calls) <= 10

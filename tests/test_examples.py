@@ -1,0 +1,35 @@
+"""Every example runs, is short, and gives the number it is there for."""
+
+import importlib
+import re
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+NUMBERS = {
+    "green_function": 0.0382,
+    "train16_test241": 0.1355,
+    "few_nodes": 0.1468,
+    "mesh_to_vtu": 0.0309,
+    "ask_anywhere": 0.0254,
+    "inverse": 0.9108,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_examples(name, tmp_path):
+    """To a twentieth: what is learned anew depends on the last bit of every sum, and so on the machine."""
+    found = importlib.import_module(f"examples.{name}").main(tmp_path / "x.png")
+    assert found == pytest.approx(NUMBERS[name], rel=0.05 if name != "inverse" else 0.03)
+    assert matplotlib.image.imread(tmp_path / "x.png").shape[1] > 500
+
+
+def test_there_are_no_others_and_all_are_short():
+    files = sorted(FOLDER.glob("*.py"))
+    assert [path.stem for path in files] == sorted(NUMBERS)
+    assert all(20 <= len(path.read_text().splitlines()) <= 60 for path in files)
+    for name in NUMBERS:
+        assert re.search(rf"docs/examples/{name}\.png", (FOLDER / f"{name}.py").read_text())
+        assert (FOLDER.parent / f"docs/examples/{name}.png").stat().st_size > 5000
