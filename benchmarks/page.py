@@ -229,12 +229,46 @@ def operators():
     print(OPS)
 
 
+def trainings(result):
+    """Cells of the paper by both recipes, and where the time goes."""
+    cells = result["cells"]
+    lines = ["## How good is a trained network?", ""]
+    lines += ["Relative l2 error of 100 test functions, s = 241, r = .25, on m' sampled nodes, the paper's test.", ""]
+    lines += [
+        "| recipe | N | m | m' | seeds | test error | seed to seed | paper | seconds | GiB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for which, n, paper in (("paper", 100, "0.0687"), ("ours", 100, "0.0687"), ("ours", 1000, "0.0579 (m' = 200)")):
+        rows = [cell for cell in cells.values() if (cell["recipe"], cell["N"]) == (which, n)]
+        errors = [cell["test"]["mean"] for cell in rows]
+        mean = sum(errors) / len(errors)
+        spread = f"{min(errors):.4f} to {max(errors):.4f}" if len(errors) > 1 else ""
+        m = rows[0]["rule"].split("m=")[1].split(",")[0]
+        time, room = sum(cell["seconds"] for cell in rows) / len(rows), max(cell["peak_bytes"] for cell in rows) / 2**30
+        name = f"{which}, {rows[0]['precision']}, {rows[0]['epochs']} epochs"
+        said = [name, n, m, rows[0]["m_test"], len(rows), f"**{mean:.4f}**", spread, paper, f"{time:.0f}", f"{room:.1f}"]
+        lines.append(f"| {' | '.join(map(str, said))} |")
+    lines += ["", 'The last network, which is `gkn.pretrained("darcy")`, on all points of other resolutions:', ""]
+    lines += ["| points | how | error | functions | seconds each |", "|---|---|---|---|---|"]
+    for name, each in cells["ours-1000"]["elsewhere"].items():
+        points, how = name.split(", ", 1)
+        lines.append(f"| {points} | {how} | {each['mean']:.4f} | {each['functions']} | {each['seconds_each']:.3f} |")
+    lines += ["", "Where the time goes, N = 100, l = 2, m = 200, 20 graphs a step, nodes drawn anew in every epoch:", ""]
+    lines += ["| network | ms a step | in the network | elsewhere | edges/s |", "|---|---|---|---|---|"]
+    for row in result["throughput"]:
+        ms, alone = 1e3 * row["seconds_per_step"], 1e3 * row["network_seconds_per_step"]
+        share, speed = row["share_not_in_network"], row["edges_per_second"]
+        lines.append(f"| {row['recipe']}, {row['precision']} | {ms:.2f} | {alone:.2f} | {share:.1%} | {speed:.3g} |")
+    return [*lines, "", source("training-gpu", result), ""]
+
+
 def main():
     lines = ["# Results", "", "Made from the JSON files here by `python -m benchmarks.page`; do not edit.", ""]
     for section, names in (
         (measure, ["darcy241"]),
         (solvers, ["solvers-cpu", "solvers-gpu"]),
         (datasets, ["dataset-cpu", "dataset-gpu"]),
+        (trainings, ["training-gpu"]),
     ):
         results = [load(name) for name in names]
         if all(results):

@@ -56,6 +56,7 @@ def train(name, parts, device):
     test, known = relative_l2(operator, judge, Sampled(m), seed=1), relative_l2(operator, learn.take(100), Sampled(m), seed=1)
     metrics = operator.about["metrics"]
     cell = {
+        "commit": commit(),
         "recipe": which,
         "seed": recipe.seed,
         "N": n,
@@ -135,6 +136,7 @@ def throughput(which, precision, parts, device, epochs=10):
         raise SystemExit("the same run gave other losses: nothing to time")
     steps = runs[1].steps * epochs
     return {
+        "commit": commit(),
         "recipe": which,
         "precision": precision,
         "steps": steps,

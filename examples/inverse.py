@@ -1,7 +1,7 @@
 """Recover a coefficient from observations, by gradients through the trained operator.
 
-The coefficient is 12 where a sum of eight cosines is positive, else 3. Known are 64 values of u. The operator is differentiable,
-so the eight numbers are found as a network's are.
+The coefficient is 12 where a sum of eight cosines is positive, else 3. Known are 64 values of u. The operator is
+differentiable, so the eight numbers are found as a network's are.
 """
 
 import math
@@ -31,7 +31,7 @@ def main(out: Path | None = None) -> float:
     sizes = torch.tensor([1 / (i * i + j * j + 0.9) for i, j in MODES], dtype=torch.float64)
     hidden = sizes * torch.randn(len(MODES), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     u = gkn.solve_darcy(FINE, coefficient(hidden, FINE, 1e-6))[FINE.stride(15)]
-    observed = torch.arange(len(GRID)).reshape(GRID.shape)[2::2, 2::2].reshape(-1)
+    observed = torch.arange(len(GRID)).reshape(GRID.shape)[1::2, 1::2].reshape(-1)
 
     def predicted(c: torch.Tensor, width: float) -> torch.Tensor:
         a = coefficient(c, GRID, width)

@@ -184,10 +184,8 @@ class Graph:
                 "_host_ptr": host[nodes] - first,
                 "degrees": self.degrees[start:stop],
                 "max_degree": int(host[nodes].diff().max()) if stop > start else 0,
-                "by_source": (
-                    of_source[nodes] - first,
-                    order[first:last] - first,
-                ),  # edges of these sources are edges of this piece
+                # No source has an edge elsewhere: those of these sources are those of this piece.
+                "by_source": (of_source[nodes] - first, order[first:last] - first),
             }
             piece.__dict__.update(kept)
             found.append(piece.cut(inner))
