@@ -262,6 +262,17 @@ def trainings(result):
     return [*lines, "", source("training-gpu", result), ""]
 
 
+def demo(result):
+    """What `make demo` prints, between the marks in README.md."""
+    path = RESULTS.parent / "README.md"
+    text = path.read_text()
+    before, after = text.index("<!-- demo -->") + len("<!-- demo -->"), text.index("<!-- /demo -->")
+    printed = "\n".join(f"    {line.rstrip()}" for line in result["printed"])
+    times = f"Set-up {result['setup_seconds']:.0f} s, demo {result['demo_seconds']:.0f} s. {source('demo-cpu', result)}"
+    path.write_text(text[:before] + f"\n\n{printed}\n\n{times.replace('(demo-cpu', '(results/demo-cpu')}\n" + text[after:])
+    print(path)
+
+
 def main():
     lines = ["# Results", "", "Made from the JSON files here by `python -m benchmarks.page`; do not edit.", ""]
     for section, names in (
@@ -276,6 +287,8 @@ def main():
     lines += ["## How fast is the network?", "", "See [the kernel integral](../gkn/ops/README.md#measured).", ""]
     (RESULTS / "README.md").write_text("\n".join(lines))
     operators()
+    if load("demo-cpu"):
+        demo(load("demo-cpu"))
     print(RESULTS / "README.md")
 
 

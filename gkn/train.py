@@ -319,16 +319,16 @@ class _Run:
         """
         side = None
         if self.device.type == "cuda":
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
+            side = torch.cuda.Stream(self.device)
+            side.wait_stream(torch.cuda.current_stream(self.device))
         few = self._few()
         ready, following = self._made(next(few, None), side), None
         while ready is not None:
             if side is not None:
-                torch.cuda.current_stream().wait_stream(side)
+                torch.cuda.current_stream(self.device).wait_stream(side)
             for i, (batch, graphs) in enumerate(ready):
                 if batch is not None and side is not None:
-                    batch.used_by(torch.cuda.current_stream())
+                    batch.used_by(torch.cuda.current_stream(self.device))
                 yield batch, graphs
                 if i == 0:
                     following = self._made(next(few, None), side)
@@ -409,6 +409,7 @@ class _Run:
     def _maybe_stop(self, told: bool = False) -> None:
         """All ranks, or none: with several, it is what they told each other that counts."""
         if told or (self.fabric.world_size == 1 and self.stop.number is not None):
+            self.watch.look()
             self.save()
             raise Stopped(self.stop.number or signal.SIGTERM)
 
@@ -469,8 +470,7 @@ class _Run:
         done, all_steps = self.step, self.steps * self.recipe.epochs
         so_far = done - self._begun
         left = (now - self.started) / max(so_far, 1) * (all_steps - done)
-        tests = [entry["test"] for entry in self.metrics if entry["test"] is not None]
-        test = tests[-1] if tests else None
+        test = next((entry["test"] for entry in reversed(self.metrics) if entry["test"] is not None), None)
         return Status(done, all_steps, self.epoch, self.recipe.epochs, self.watch.loss, test, self._speed(now), left)
 
     # --- the folder
@@ -525,9 +525,8 @@ class _Run:
         self._begun = self.step
 
     def save(self) -> None:
-        """A checkpoint of this moment, unless the numbers of the last step are bad."""
-        self.watch.look()
-        if self.checkpoints is None or not self.first:
+        """A checkpoint of this moment, by the first rank; none if the numbers of the last step are bad: all ranks will stop."""
+        if self.checkpoints is None or not self.first or not self.watch.good():
             return
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         tensors = {f"model/{name}": x for name, x in self.model.state_dict().items()}
@@ -612,7 +611,17 @@ class _Watch:
         if event is None:
             self.look()
 
+    def good(self) -> bool:
+        """Are the numbers of the last step finite? Asked by one rank, and so without a word to the others."""
+        if self._waiting is None:
+            return True
+        numbers, event, _, _ = self._waiting
+        if event is not None:
+            event.synchronize()
+        return bool(torch.isfinite(numbers[: len(self.run.parameters) + 2]).all())
+
     def look(self) -> None:
+        """Stop if the numbers of the last step are bad. All ranks look at the same moments."""
         if self._waiting is None:
             return
         numbers, event, samples, step = self._waiting

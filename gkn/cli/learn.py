@@ -148,6 +148,7 @@ def evaluate(
     r: R = None,
     every: Annotated[list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; several: a row each.")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="The last so many samples. [default: all]")] = None,
+    first: Annotated[int | None, typer.Option(min=1, help="Of those, the first so many. [default: all]")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
     best: Annotated[bool, typer.Option(help="The run at its least test error, not at its end.")] = False,
     out: Annotated[Path | None, typer.Option(help="The JSON file. [default: eval.json in the run's folder]")] = None,
@@ -159,6 +160,8 @@ def evaluate(
     whole = Dataset.open(data)
     if last is not None:
         whole = whole.take(range(max(0, len(whole) - last), len(whole)))
+    if first is not None:
+        whole = whole.take(min(first, len(whole)))
     table = Table("points", "mean", "spread", "worst", "of sample", box=None, pad_edge=False)
     rows = []
     for k in every or [1]:

@@ -1,0 +1,60 @@
+"""The first five minutes, measured: a fresh clone, `make demo`, and a new process that repeats its numbers.
+
+    python -m benchmarks.demo
+
+Clones the last commit into a temporary folder, so that nothing is there that git does not have.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import record
+
+ROOT = Path(__file__).parent.parent
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        clone = Path(folder) / "gkn"
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        start = time.perf_counter()
+        subprocess.run(["make", ".venv/.ready"], cwd=clone, check=True, capture_output=True)
+        ready = time.perf_counter()
+        said = subprocess.run(["make", "demo"], cwd=clone, check=True, capture_output=True, text=True).stdout
+        done = time.perf_counter()
+        print(said)
+        demo = clone / "runs/demo"
+        results = {path.stem: json.loads(path.read_text()) for path in (demo / "results").glob("*.json")}
+        (asked,) = re.findall(r"500 random points, from 31 x 31\s+([\d.]+)", said)
+        for name, stride, count, how in (("16x16", 16, 40, ["exact"]), ("241x241", 1, 8, ["partition", "--m", "256"])):
+            words = f"eval runs/demo/run runs/demo/darcy241-140 --every {stride} --out runs/again.json --how".split()
+            # The demo judges the first 8 of the last 40: the whole is judged here, and its beginning compared.
+            few = ["--last", "40", "--first", str(count)]
+            subprocess.run([".venv/bin/gkn", *words, *how, *few], cwd=clone, check=True, capture_output=True)
+            again = json.loads((clone / "runs/again.json").read_text())["errors"][0]["each"]
+            if again != results[name]["each"]:
+                raise SystemExit(f"{name}: a new process gives {again[:3]}, the demo had {results[name]['each'][:3]}")
+        shutil.copy(demo / "prediction.png", ROOT / "docs/demo.png")
+        path = record(
+            "demo-cpu",
+            {
+                "setup_seconds": ready - start,
+                "demo_seconds": done - ready,
+                "errors": {
+                    name: {key: found[key] for key in ("mean", "spread", "worst", "samples")} for name, found in results.items()
+                },
+                "random_points": float(asked),
+                "repeated_by_a_new_process": True,
+                "printed": said[said.index("trained on") :].splitlines()[:-1],
+            },
+        )
+    print(f"set-up {ready - start:.0f} s, demo {done - ready:.0f} s: {path}")
+
+
+if __name__ == "__main__":
+    main()
