@@ -31,7 +31,7 @@ class Batch:
     mean, std  (nodes or 1, o) of u: what the network is to give is (u - mean) / std
     weights    (nodes,) quadrature weights, or None
     sizes      how many nodes each graph has
-    samples    which sample each is of
+    samples    which sample each is of, by its number where the data came from
     """
 
     graph: Graph
@@ -147,7 +147,7 @@ class Batches:
         l = self.rule.l if isinstance(self.rule, Nystrom) else 1
         samples = tuple(graph // l for graph in graphs)
         if self._together is None:
-            return _joined([self._one(graph // l, graph % l) for graph in graphs], samples)
+            return _joined([self._one(graph // l, graph % l) for graph in graphs])
         points, functions = self._points_of(0), self._together
         of_sample = torch.tensor(samples, device=self.device)
         if isinstance(self.rule, Nystrom):
@@ -160,7 +160,7 @@ class Batches:
             graph = self._whole(len(graphs))
             some, a, u = points.times(len(graphs)), functions.a[of_sample], functions.u[of_sample]
         sizes = (a.shape[1],) * len(graphs)
-        return self._batch(graph, some, a.flatten(0, 1), u.flatten(0, 1), sizes, samples)
+        return self._batch(graph, some, a.flatten(0, 1), u.flatten(0, 1), sizes, self._numbers(samples))
 
     def several(self, parts: Sequence[Sequence[int]]) -> list[Batch]:
         """Batches of these graphs each. Made together: for small graphs that takes little longer than for one."""
@@ -207,7 +207,10 @@ class Batches:
             graph = self.rule.graph(points.x)
             if self._fits:
                 self._graphs[sample] = graph
-        return self._batch(graph, points, a, u, (len(a),), (sample,))
+        return self._batch(graph, points, a, u, (len(a),), self._numbers([sample]))
+
+    def _numbers(self, samples: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.dataset.number(sample) for sample in samples)
 
     def _load(self, samples: range, progress: Progress | None = None) -> _Functions:
         """Read, check, normalise, and bring to the device."""
@@ -216,10 +219,10 @@ class Batches:
         for done, i in enumerate(samples):
             sample = self.dataset[i]
             for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
-                check_sample(values, names, i)
+                check_sample(values, names, self.dataset.number(i))
             a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
             u_all.append(sample.u.to(self.dtype))
-            check_sample(a_all[-1], self.dataset.inputs, i, f", normalised, in {self.dtype}")
+            check_sample(a_all[-1], self.dataset.inputs, self.dataset.number(i), f", normalised, in {self.dtype}")
             if progress is not None:
                 progress(done + 1, len(samples))
         return _Functions(torch.stack(a_all).to(self.device), torch.stack(u_all).to(self.device))
@@ -262,10 +265,10 @@ class _Points:
         return _Points(self.x.repeat(count, 1), self.weights.repeat(count), mean, std)
 
 
-def _joined(parts: list[Batch], samples: tuple[int, ...]) -> Batch:
+def _joined(parts: list[Batch]) -> Batch:
     x, a, u = (torch.cat([getattr(part, name) for part in parts]) for name in "xau")
     sizes = tuple(size for part in parts for size in part.sizes)
     mean, std = (torch.cat([getattr(part, name).expand(len(part.x), -1) for part in parts]) for name in ("mean", "std"))
     weights = [part.weights for part in parts if part.weights is not None]
-    graph = Graph.batch([part.graph for part in parts])
+    graph, samples = Graph.batch([part.graph for part in parts]), tuple(each for part in parts for each in part.samples)
     return Batch(graph, x, a, u, mean, std, torch.cat(weights) if weights else None, sizes, samples)

@@ -165,7 +165,7 @@ def _moments(datasets: Sequence[Dataset], names: Sequence[str], form: Callable[[
         for i in range(len(dataset)):
             for name, moments in zip(names, found, strict=True):
                 values = dataset.value(name, i).double()
-                check_sample(values[:, None], [name], i)
+                check_sample(values[:, None], [name], dataset.number(i))
                 moments.see(form(values))
     return found
 
@@ -297,6 +297,10 @@ class Dataset:
         domain = self._source.domain(place) if self._domain is None else self._domain
         a, u = (torch.stack([self.value(name, i) for name in names], -1) for names in (self.inputs, self.outputs))
         return Sample(domain, a, u)
+
+    def number(self, i: int) -> int:
+        """Which sample this is where the data came from, of which this may be a part."""
+        return int(self._index[self._position(i)])
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[i] for i in range(len(self)))
@@ -462,8 +466,9 @@ class _Memory:
             seal.update(f"{name} {values[0].dtype if self.n else ''}".encode())
             for row in values:
                 seal.update(row.cpu().contiguous().numpy().tobytes())
-        for domain in self.domains or []:
-            for part in (domain.points, domain.cells if isinstance(domain, Mesh) else domain.weights):
+        for domain in self.domains or [self.domain(0)] if self.n else []:
+            seal.update(type(domain).__name__.encode())
+            for part in (domain.points, domain.cells if isinstance(domain, Mesh) else domain.weights, domain.boundary):
                 seal.update(part.contiguous().numpy().tobytes())
         return seal.hexdigest()
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import index
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from gkn.batches import Batch, Batches
-from gkn.dataset import Dataset, check_sample
-from gkn.domain import Grid, Mesh
+from gkn.dataset import BadNumbers, Dataset, check_sample
+from gkn.domain import Grid
 from gkn.operator import Exact, How, Operator
-from gkn.rules import Nystrom, Radius
+from gkn.rules import Nystrom, Radius, check_draws
 
 NODES = 2**14  # at a time
 
@@ -27,10 +27,7 @@ class Sampled:
     l: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("m", "l"):
-            object.__setattr__(self, name, index(getattr(self, name)))
-        if self.m < 1 or self.l < 1:
-            raise ValueError(f"{self}: needed at least one node and one draw")
+        check_draws(self)
 
 
 Test: TypeAlias = How | Sampled
@@ -90,8 +87,8 @@ def relative_l2(
 
     how        as of `Operator`; or `Sampled(m)`, on drawn nodes only
     r          another radius than in training
-    weighted   the norms are quadratures with the domain's weights; None: on meshes, whose density differs from place to place.
-               On grids the paper's plain sums.
+    weighted   the norms are quadratures with the domain's weights; None: on meshes, and clouds, whose weights differ;
+               on grids the paper's plain sums.
     seed       of the draws
     progress   called with (samples done, of how many)
     """
@@ -150,22 +147,31 @@ class Judge:
         n = len(self.dataset)
         return [(start, min(start + self._step, n)) for start in range(0, n, self._step)]
 
-    def errors(self, samples: range) -> Tensor:
-        """(len(samples),), float64."""
+    @torch.no_grad()
+    def errors(self, samples: range, tick: Callable[[int, int], None] | None = None) -> Tensor:
+        """(len(samples),), float64. `tick` is called now and then within long ones, and may raise."""
         if self._batches is None:
-            return torch.cat([self._one(i) for i in samples])
-        l = self.how.l if isinstance(self.how, Sampled) else 1
-        batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
-        weights = batch.weights if self._weighted(samples[0]) else None
-        found = relative(self.operator.predict(batch), batch.u, batch, weights)
-        return found.reshape(-1, l).mean(1).cpu()
+            found = torch.cat([self._one(i, tick) for i in samples])
+        else:
+            l = self.how.l if isinstance(self.how, Sampled) else 1
+            batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
+            weights = batch.weights if self._weighted(samples[0]) else None
+            found = relative(self.operator.predict(batch), batch.u, batch, weights).reshape(-1, l).mean(1).cpu()
+        for i, error in zip(samples, found.tolist(), strict=True):
+            if not math.isfinite(error):
+                names = ", ".join(self.dataset.outputs)
+                raise BadNumbers(
+                    f"the relative error of sample {self.dataset.number(i)}, field {names}, is {error}: is it 0 on "
+                    f"all points, or does the network answer no numbers?"
+                )
+        return found
 
-    def _one(self, i: int) -> Tensor:
+    def _one(self, i: int, tick: Callable[[int, int], None] | None) -> Tensor:
         assert not isinstance(self.how, Sampled)
         sample, rng = self.dataset[i], torch.Generator().manual_seed(self.seed)
-        check_sample(sample.a, self.dataset.inputs, i)
-        check_sample(sample.u, self.dataset.outputs, i)
-        found = self.operator(sample, how=self.how, r=self.r, rng=rng).cpu().double()
+        check_sample(sample.a, self.dataset.inputs, self.dataset.number(i))
+        check_sample(sample.u, self.dataset.outputs, self.dataset.number(i))
+        found = self.operator(sample, how=self.how, r=self.r, rng=rng, progress=tick).cpu().double()
         weights = sample.weights[:, None] if self._weighted(i) else 1.0
         top, bottom = ((weights * x.square()).sum() for x in (found - sample.u, sample.u.double()))
         return (top / bottom).sqrt()[None]
@@ -174,7 +180,7 @@ class Judge:
         if self.weighted is not None:
             return self.weighted
         domain = self.dataset.domain if self.dataset.one_domain else self.dataset[i].domain
-        return isinstance(domain, Mesh) or (not isinstance(domain, Grid) and bool((domain.weights != domain.weights[0]).any()))
+        return not isinstance(domain, Grid) and bool((domain.weights != domain.weights[0]).any())
 
 
 def relative(found: Tensor, u: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:

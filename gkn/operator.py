@@ -24,7 +24,7 @@ from gkn.domain import Cloud, Domain, Grid, Mesh, check_finite, interpolate
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.graph import Graph
 from gkn.models import GKN
-from gkn.rules import Nystrom, Radius, Rule, draw_nodes
+from gkn.rules import Nystrom, Radius, Rule, check_draws, draw_nodes
 from gkn.storage import versions
 
 SCHEMA = 1
@@ -46,10 +46,7 @@ class Support:
     l: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("m", "l"):
-            object.__setattr__(self, name, index(getattr(self, name)))
-        if self.m < 1 or self.l < 1:
-            raise ValueError(f"{self}: needed at least one node and one draw")
+        check_draws(self)
 
 
 @dataclass(frozen=True)
@@ -76,12 +73,14 @@ How: TypeAlias = Exact | Support | Partition
 class Features:
     """What the fields are called, and how those of the network are made of those somebody has.
 
-    inputs    the fields that are given, in the network's order
+    given     the fields it takes to make the others
+    inputs    those of the network, in its order
     outputs   what it answers
-    smoothed  further inputs: (field, width) of a Gaussian; the field smoothed by it, and its gradient
+    smoothed  (field, width) of a Gaussian: that field smoothed by it, and its gradient, are among the inputs
     units     of any of the fields, for people
     """
 
+    given: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     smoothed: tuple[tuple[str, float], ...] = ()
@@ -92,26 +91,26 @@ class Features:
         unknown = [name for name in units or {} if name not in dataset.names]
         if unknown:
             raise KeyError(f"a unit for {unknown[0]!r}, which is no field of this dataset; it has {', '.join(dataset.names)}")
-        return Features(dataset.given, dataset.outputs, tuple(dataset.smoothing), dict(units or {}))
+        sources = [name for name, _ in dataset.smoothing if name not in dataset.given]
+        given = (*dataset.given, *sources)
+        return Features(given, dataset.inputs, dataset.outputs, tuple(dataset.smoothing), dict(units or {}))
 
     def __call__(self, dataset: Dataset) -> Dataset:
-        """The dataset with these fields and no others."""
+        """The dataset with these fields and no others, in this order."""
         if not dataset.smoothing:
-            dataset = dataset.using(self.inputs, self.outputs)
+            dataset = dataset.using(self.given, self.outputs)
             for name, width in self.smoothed:
                 dataset = dataset.smoothed(width, name)
-            return dataset
-        if tuple(dataset.smoothing) != self.smoothed:
+        elif tuple(dataset.smoothing) != self.smoothed:
             raise ValueError(
                 f"this dataset is smoothed by {dataset.smoothing}, the operator was trained with {[*self.smoothed] or 'none'}: "
                 f"give it the dataset as it was made"
             )
-        made = [name for name in dataset.inputs if name not in dataset.given]
-        return dataset.using([*self.inputs, *made], self.outputs)
+        return dataset.using(self.inputs, self.outputs)
 
     def json(self) -> dict[str, Any]:
-        smoothed = [[*each] for each in self.smoothed]
-        return {"inputs": [*self.inputs], "outputs": [*self.outputs], "smoothed": smoothed, "units": dict(self.units)}
+        names = {name: [*getattr(self, name)] for name in ("given", "inputs", "outputs")}
+        return {**names, "smoothed": [[*each] for each in self.smoothed], "units": dict(self.units)}
 
 
 class Operator:
@@ -216,11 +215,11 @@ class Operator:
         """A sample of fields (K,) that somebody has on a domain; what the network needs beside them is made of them."""
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
-        missing = [name for name in self.features.inputs if name not in given]
+        missing = [name for name in self.features.given if name not in given]
         if missing:
             have = ", ".join(given) or "none"
             raise KeyError(f"the operator needs the field {missing[0]!r}; given are: {have}")
-        rows = {name: given[name][None] for name in self.features.inputs}
+        rows = {name: given[name][None] for name in self.features.given}
         unknown = {name: torch.zeros(1, len(domain), dtype=torch.float64) for name in self.features.outputs}
         return self.ready(Dataset.of(domain, {**rows, **unknown}, self.features.outputs))[0]
 
@@ -496,7 +495,8 @@ def _normalizer(said: dict[str, Any], name: str, tensors: dict[str, Tensor]) -> 
 
 def _features(said: dict[str, Any]) -> Features:
     smoothed = tuple((str(name), float(width)) for name, width in said["smoothed"])
-    return Features(tuple(said["inputs"]), tuple(said["outputs"]), smoothed, dict(said["units"]))
+    given, inputs, outputs = (tuple(str(each) for each in said[name]) for name in ("given", "inputs", "outputs"))
+    return Features(given, inputs, outputs, smoothed, dict(said["units"]))
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"Recipe({name}={value!r}): needed a whole number, at least {least}")
-        for name, low, high in (("lr", 0, 1e6), ("decay", -1, 1e6), ("factor", 0, 1e6), ("warm", -1, 1), ("clip", 0, math.inf)):
+        for name, low, high in (("lr", 0, 1e6), ("decay", -1, 1e6), ("factor", 0, 1e6), ("warm", -1, 1), ("clip", 0, 1e6)):
             value = getattr(self, name)
             if value is None and name == "clip":
                 continue

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,10 +41,7 @@ class Nystrom:
 
     def __post_init__(self) -> None:
         _check_radius(self)
-        object.__setattr__(self, "m", operator.index(self.m))
-        object.__setattr__(self, "l", operator.index(self.l))
-        if self.m < 1 or self.l < 1:
-            raise ValueError(f"{self}: needed at least one node and one draw")
+        check_draws(self)
 
     def graph(self, x: Tensor, at: Tensor | None = None, r: float | None = None) -> Graph:
         return radius_graph(x, at, self.r if r is None else r)
@@ -94,6 +92,14 @@ def _mixed(x: Tensor) -> Tensor:
     x = (x ^ (x >> 30 & 2**34 - 1)) * _FIRST
     x = (x ^ (x >> 27 & 2**37 - 1)) * _SECOND
     return x ^ (x >> 31 & 2**33 - 1)
+
+
+def check_draws(choice: Any) -> None:
+    """Of a frozen choice of m nodes, l times: both are whole numbers, at least 1."""
+    for name in ("m", "l"):
+        object.__setattr__(choice, name, operator.index(getattr(choice, name)))
+    if choice.m < 1 or choice.l < 1:
+        raise ValueError(f"{choice}: needed at least one node and one draw")
 
 
 def _check_radius(rule: Radius | Nystrom) -> None:

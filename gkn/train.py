@@ -22,7 +22,7 @@ from torch import Tensor
 from gkn.batches import Batch, Batches
 from gkn.checkpoint import Checkpoint, Checkpoints
 from gkn.dataset import BadNumbers, Dataset, Normalizer
-from gkn.durable import CorruptFile, difference, locked, read_sealed_json, unfinished, write, write_sealed_json
+from gkn.durable import CorruptFile, difference, digest, locked, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.evaluate import Errors, Judge, Sampled, Test
 from gkn.fields import stream
 from gkn.models import GKN
@@ -112,7 +112,7 @@ def fit(
     device       cpu, cuda, or cuda:1. Under torchrun every rank takes its share of each batch.
     save_every   seconds between checkpoints
     keep         so many of the last checkpoints; the best is kept, too
-    timeout      seconds after which a rank that does not answer ends the run
+    timeout      seconds after which a rank that does not answer ends the run: more than a step, or a test function, takes
     """
     chosen = changed(recipe if isinstance(recipe, Recipe) else recipe_named(recipe), **changes)
     if rng is not None:
@@ -130,6 +130,7 @@ def fit(
         folder = Path(out)
         with locked(folder, OtherRun) if run.first else nullcontext():
             run.open(folder, keep)
+            stop.begun = True
             with _tensorboard(folder) if tensorboard and run.first else nullcontext() as run.board:
                 run.go()
             return run.close()
@@ -167,21 +168,22 @@ def _matmul(precision: str) -> Iterator[None]:
 
 
 class _Stop:
-    """Which signal came, if any."""
+    """Which signal came, if any; and is there anything yet that could be saved."""
 
     number: int | None = None
+    begun: bool = False
 
 
 @contextmanager
 def _signals(catch: bool) -> Iterator[_Stop]:
-    """Note SIGTERM and SIGINT, to be looked at between steps. A second one ends the run at once."""
+    """Note SIGTERM and SIGINT, to be looked at between steps. Before the first one, or a second time, they end it at once."""
     stop = _Stop()
     if not catch or threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     def note(number: int, frame: object) -> None:
-        if stop.number is not None:
+        if stop.number is not None or not stop.begun:
             raise Stopped(number)
         stop.number = number
 
@@ -293,6 +295,9 @@ class _Run:
     # --- from beginning to end
 
     def go(self) -> None:
+        if self.fabric.world_size > 1:
+            for x in self.model.state_dict().values():  # whatever the others were born with
+                torch.distributed.broadcast(x, 0)
         batches = self._ahead()
         while self.epoch < self.recipe.epochs:
             while self.place < self.steps:
@@ -416,6 +421,7 @@ class _Run:
     def _end_of_epoch(self) -> None:
         """Judge, log, and only then begin the next: a run stopped while it is judged will be judged again."""
         self.watch.look()
+        speed = self._speed(time.monotonic())
         last = self.epoch + 1 == self.recipe.epochs
         test: float | None = None
         if self.judge is not None and (last or (self.epoch + 1) % self.test_every == 0):
@@ -429,7 +435,7 @@ class _Run:
         }
         better = test is not None and (self.best is None or test < self.best["test"])
         now = time.monotonic()
-        more = {"seconds": self.seconds + now - self.started, "edges_per_second": self._speed(now)}
+        more = {"seconds": self.seconds + now - self.started, "edges_per_second": speed}
         self.metrics.append({**entry, **more})
         self.epoch, self.place = self.epoch + 1, 0
         self.total.zero_()
@@ -453,7 +459,8 @@ class _Run:
         for start in range(0, len(parts), world):
             if start + rank < len(parts):
                 part = range(*parts[start + rank])
-                errors[part.start : part.stop] = judge.errors(part).to(self.device)
+                tick = (lambda *_: self._maybe_stop()) if world == 1 else None  # ranks must stop together
+                errors[part.start : part.stop] = judge.errors(part, tick).to(self.device)
             self._maybe_stop(world > 1 and bool(self._sum(errors.new_tensor(float(self.stop.number is not None)))))
         return Errors((self._sum(errors) if world > 1 else errors).cpu())
 
@@ -507,12 +514,8 @@ class _Run:
         for text in wrong:
             self.warn(f"{text}; going on from {'the checkpoint before' if found else 'the beginning'}")
         if self.fabric.world_size > 1:
-            steps = self.fabric.all_gather(torch.tensor([found.step if found else -1], device=self.device))
-            assert isinstance(steps, Tensor)
-            if len({*steps.flatten().tolist()}) > 1:
-                raise OtherRun(
-                    f"{folder}: the ranks see checkpoints of steps {steps.flatten().tolist()}; needed one shared folder"
-                )
+            self._agree("checkpoint", found.step if found else -1)
+            self._agree("configuration", digest(wanted))
         if found is not None:
             self._restore(found)
         if self.first:
@@ -523,6 +526,13 @@ class _Run:
                 self.save()  # the weights it was born with: who begins again begins with them
             write(folder / METRICS, "".join(json.dumps(entry) + "\n" for entry in self.metrics).encode())
         self._begun = self.step
+
+    def _agree(self, what: str, mine: int | str) -> None:
+        """All ranks have the same, or none goes on."""
+        all_of_them: list[Any] = [None] * self.fabric.world_size
+        torch.distributed.all_gather_object(all_of_them, mine)
+        if len({*all_of_them}) > 1:
+            raise OtherRun(f"{self.folder}: the ranks differ in their {what}: {all_of_them}; needed one folder, one command")
 
     def save(self) -> None:
         """A checkpoint of this moment, by the first rank; none if the numbers of the last step are bad: all ranks will stop."""
@@ -578,7 +588,11 @@ class _Run:
         if self.first:
             operator.save(self.folder / OPERATOR)
             if self.best is not None and self.best["step"] != self.step:
-                found = self.checkpoints.load(self.best["step"])
+                try:
+                    found = self.checkpoints.load(self.best["step"])
+                except (CorruptFile, FileNotFoundError) as error:
+                    self.warn(f"{error}; the best is not exported")
+                    return operator
                 other = GKN.of(self.model.config()).to(self.model.P.weight)
                 other.load_state_dict(
                     {name.removeprefix("model/"): x for name, x in found.tensors.items() if name.startswith("model/")}
@@ -652,7 +666,7 @@ class _Watch:
         else:
             what = f"the gradient of {', '.join(gradients)} is not finite, for samples {', '.join(map(str, everyone))}"
         kept = "; the last good checkpoint is kept" if self.run.checkpoints is not None else ""
-        return f"step {step}: {what}{kept}. Try a smaller --lr, --clip 1, or --precision fp32"
+        return f"step {step}: {what}{kept}. Try a smaller --lr, --set clip=1, or --precision fp32"
 
 
 # --- afterwards --------------------------------------------------------------------------------------------------------

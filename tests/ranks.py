@@ -72,7 +72,7 @@ if what == "bad-gradient" and rank == 1:
                 x.grad[0, 0, 0] = math.nan
 
     torch.Tensor.backward = bad
-model = tiny.network()
+model = tiny.network(rank if what == "born" else 0)
 try:
     fit(model, train, Nystrom(0.3, 60), **options)
 except BadNumbers as error:
@@ -85,3 +85,5 @@ except RuntimeError:
     raise
 if what == "record":
     torch.save(seen, folder / f"rank{rank}.pt")
+if what == "born":
+    (folder / f"weights{rank}").write_text(repr([x.tolist() for x in model.parameters()]))

@@ -26,9 +26,9 @@ def data():
     return make_dataset(Darcy(size=13, modes=8), 7, 0)
 
 
-def operator(data, **options):
+def operator(data, float32=False, **options):
     torch.manual_seed(0)
-    model = GKN(dim=2, width=6, kernel=(6, 5), steps=2).double()
+    model = GKN(dim=2, width=6, kernel=(6, 5), steps=2).to(torch.float32 if float32 else torch.float64)
     normalizers = Normalizer.fit(data, ["a"]), Normalizer.fit(data, ["u"])
     return Operator(model, Radius(0.3), *normalizers, **options)
 
@@ -49,6 +49,7 @@ def test_errors_by_hand(data, how):
     assert found.spread == pytest.approx(float(torch.tensor(wanted, dtype=torch.float64).std(correction=0)))
     assert found.worst == (pytest.approx(max(wanted)), wanted.index(max(wanted)))
     assert float(found) == found.mean
+    assert relative_l2(operator(data, float32=True), data, how).each.dtype == torch.float64
 
 
 def test_in_batches_as_one_by_one(data, monkeypatch):

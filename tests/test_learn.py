@@ -217,6 +217,15 @@ def test_a_configuration_file(data, tmp_path):
     assert (recipe["epochs"], recipe["clip"]) == (1, 2.5)
 
 
+def test_seed_and_none_and_a_precision_from_elsewhere(data, tmp_path):
+    small = [word for word in SMALL if word not in ("--epochs", "4")] + ["--epochs", "1"]
+    words = ["train", data, "--out", tmp_path / "run", *small, "--set", "seed=5", "--set", "clip=none"]
+    run(*words, "--precision", "bf16")
+    recipe = load(tmp_path / "run").about["recipe"]
+    assert (recipe["seed"], recipe["clip"], recipe["precision"]) == (5, None, "bf16")
+    run(*words)  # as on a machine whose usual precision is another
+
+
 def test_sigterm_saves_and_exits_143(data, tmp_path):
     """As a cluster does it. Within ten seconds; and the same command goes on."""
     words = [sys.executable, "-m", "gkn", "train", str(data), "--out", str(tmp_path / "run"), *SMALL]
@@ -248,11 +257,21 @@ def test_demo(tmp_path):
         assert word in said
     page = (tmp_path / "demo/report.html").read_text()
     assert page.count("data:image/png;base64,") == 2
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo/run/operator").iterdir()}
+    steps = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo/run/checkpoints").iterdir()}
     results = {path: path.read_bytes() for path in (tmp_path / "demo/results").iterdir()}
     assert len(results) == 4
     again = run(*words)
     table = re.search(r"trained on.*random points, from 17 x 17 [\d.]+ [\d.]+", said)[0]
     assert table in again
     assert {path: path.read_bytes() for path in (tmp_path / "demo/results").iterdir()} == results
-    assert before
+    assert {
+        path: path.stat().st_mtime_ns for path in (tmp_path / "demo/run/checkpoints").iterdir()
+    } == steps  # nothing was trained
+
+
+def test_demo_touches_nothing_that_is_not_its_own(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/thesis.txt").write_text("precious")
+    said = run("demo", "--out", tmp_path, "--n", 7, "--size", 17, "--epochs", 1, "--judged", 1, code=1)
+    assert "is not empty and holds no run (thesis.txt)" in said
+    assert (tmp_path / "run/thesis.txt").read_text() == "precious"

@@ -401,6 +401,17 @@ def test_features_are_made_of_what_is_given():
         Operator(operator.model, Radius(0.3)).sample(data.domain, a=data.value("a", 1))
 
 
+def test_features_in_another_order_and_without_what_they_are_made_of():
+    _, data = trained()
+    raw = Dataset(data.domain, a=data.field("a"), u=data.field("u"))
+    for names in (["a_smooth", "a_smooth_y", "a"], ["a_smooth"]):
+        some = data.using(names)
+        model = GKN(dim=2, in_channels=len(names), width=4, kernel=(4,), steps=1)
+        operator = Operator(model, Radius(0.3), features=module.Features.of(some))
+        assert operator.ready(raw).inputs == operator.ready(data).inputs == tuple(names)
+        assert torch.equal(operator.sample(data.domain, a=data.value("a", 1)).a, some[1].a)
+
+
 def test_point_wise_normalisers_are_interpolated_off_their_points():
     """A network whose last layer gives 0 answers the mean solution, everywhere."""
     operator, data = trained(pointwise=True)

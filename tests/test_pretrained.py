@@ -10,7 +10,7 @@ def test_it_is_as_good_as_its_card_says():
     operator = pretrained("darcy")
     data = make_dataset(Darcy(size=241), 4, seed=77).every(8)
     assert float(relative_l2(operator, data)) < 1.5 * operator.about["tests"]["31 x 31, Exact()"] < 0.03
-    assert operator.features.inputs == ("a",)
+    assert operator.features.given == ("a",)
     assert operator.about["script"] == "benchmarks/training.py"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gkn import GKN, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, relative_l2
+from gkn import GKN, Cloud, Darcy, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, make_dataset, relative_l2
 from gkn.checkpoint import Checkpoints
 from gkn.dataset import BadNumbers
 from gkn.evaluate import Judge
@@ -132,17 +132,63 @@ def test_resumed_from_every_checkpoint(tmp_path, clean):
 
 def test_whatever_the_network_was_born_with_is_what_a_rerun_begins_with(tmp_path, clean):
     """Killed before the first step: the rerun's own initial weights do not count."""
-    folder = tmp_path / "run"
-    shutil.copytree(clean, folder)
-    checkpoints = Checkpoints(folder / "checkpoints", 100)
-    first = tmp_path / "first"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.train._Run._step", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        patch.setattr("gkn.train._Run.go", lambda run: os.kill(os.getpid(), signal.SIGTERM) or run._maybe_stop())
         with pytest.raises(Stopped):
-            tiny.run(first)
-    tiny.run(first, network_options={"seed": 5})
-    assert not torch.equal(load(first).model.W.weight, tiny.network(5).W.weight)
-    assert checkpoints.steps()
+            tiny.run(tmp_path / "run")
+    assert Checkpoints(tmp_path / "run/checkpoints").steps() == [0]
+    tiny.run(tmp_path / "run", network_options={"seed": 5})
+    same(tmp_path / "run", clean)
+
+
+def test_a_damaged_best_does_not_stop_a_run_that_is_done(tmp_path):
+    errors, said = iter([0.5, 0.2, 0.4, 0.3, 0.25]), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part),), next(errors), dtype=torch.float64))
+        tiny.run(tmp_path / "run")
+    (best,) = (tmp_path / "run/checkpoints").glob("step-00000016-*")
+    best.write_bytes(best.read_bytes()[:-1] + b"x")
+    tiny.run(tmp_path / "run", warn=said.append)
+    assert len(said) == 1
+    assert best.name in said[0]
+
+
+def test_signals_before_the_first_step_are_answered_at_once(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gkn.train._Run.open", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(60))
+        start = time.monotonic()
+        with pytest.raises(Stopped):
+            tiny.run(tmp_path / "run")
+    assert time.monotonic() - start < 10
+
+
+def test_a_long_test_function_can_be_stopped(tmp_path, clean):
+    """The operator reports after each of its steps, and there the signal is looked at."""
+    ticks = []
+
+    def slow(self, part, tick):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for k in range(100):
+            ticks.append(k)
+            tick(k, 100)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Judge, "errors", slow)
+        with pytest.raises(Stopped):
+            tiny.run(tmp_path / "run")
+    assert ticks == [0]
+    tiny.run(tmp_path / "run")
+    same(tmp_path / "run", clean)
+
+
+def test_a_test_function_that_is_zero_is_named(tmp_path):
+    train, test = tiny.data()
+    u = test.field("u").clone()
+    u[1] = 0.0
+    zero = Dataset(test.domain, a=test.field("a"), u=u)
+    with pytest.raises(BadNumbers, match=r"the relative error of sample 1, field u, is inf: is it 0 on all points"):
+        fit(tiny.network(), train, Nystrom(0.3, 60), epochs=2, test=zero, out=tmp_path)
+    assert Checkpoints(tmp_path / "checkpoints").newest()[0] is not None
 
 
 def test_random_numbers_of_the_network_itself_go_on(tmp_path):
@@ -246,7 +292,10 @@ def test_stopped_in_the_middle_of_something(moment, number, tmp_path, clean, mon
     assert stopped.value.number == number
     assert signal.getsignal(number) == before
     monkeypatch.undo()
-    assert 0 < Checkpoints(folder / "checkpoints").steps()[-1] < tiny.STEPS
+    checkpoints = Checkpoints(folder / "checkpoints")
+    assert 0 < checkpoints.steps()[-1] < tiny.STEPS
+    if name == "errors":  # at once, and not a step later: this epoch is still to be judged
+        assert (checkpoints.newest()[0].state["epoch"], checkpoints.newest()[0].state["place"]) == (3, 4)
     with pytest.raises(FileNotFoundError, match=r"this run is unfinished, at step \d+; run the command that trains it again"):
         load(folder)
     tiny.run(folder)
@@ -287,6 +336,15 @@ def test_two_processes_in_one_folder(tmp_path):
 
     with locked(tmp_path / "run", OtherRun), pytest.raises(OtherRun, match="another process is writing here"):
         tiny.run(tmp_path / "run")
+
+
+def test_the_same_values_at_other_points_are_another_run(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    a, u = (torch.rand(4, 30, generator=rng, dtype=torch.float64) for _ in range(2))
+    clouds = [Cloud(torch.rand(30, 2, generator=rng, dtype=torch.float64)) for _ in range(2)]
+    fit(tiny.network(), Dataset(clouds[0], a=a, u=u), Radius(0.3), epochs=1, out=tmp_path / "run")
+    with pytest.raises(OtherRun, match="holds another run: data"):
+        fit(tiny.network(), Dataset(clouds[1], a=a, u=u), Radius(0.3), epochs=1, out=tmp_path / "run")
 
 
 def test_what_does_not_fit_together_is_refused():
@@ -475,6 +533,20 @@ def test_two_ranks_are_one_process(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_command_line_under_torchrun(tmp_path):
+    """With flags that torchrun would take for its own. Ranks that were born with other weights are given the first one's."""
+    make_dataset(Darcy(size=13, modes=8), 8, 0, tmp_path / "data")
+    flags = "--train 6 --test 2 --m 40 --r 0.4 --l 2 --width 4 --kernel 4,4 --steps 1 --epochs 2 --batch 3 --device cpu"
+    done = torchrun("-m gkn --", "train", tmp_path / "data", "--out", tmp_path / "run", *flags.split())
+    assert done.returncode == 0, done.stderr
+    assert load(tmp_path / "run").about["metrics"]["epoch"] == 2
+    done = torchrun("-m tests.ranks", "born", tmp_path / "born")
+    assert done.returncode == 0, done.stderr
+    one, two = ((tmp_path / f"born/weights{rank}").read_text() for rank in (0, 1))
+    assert one == two
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["data", "gradient"])
 def test_bad_numbers_on_one_rank_stop_all(where, tmp_path):
     done = torchrun("-m tests.ranks", f"bad-{where}", tmp_path, options="--tee 3")
@@ -574,7 +646,8 @@ def test_several_resolutions_together(tmp_path):
         fit(tiny.network(), parts, Radius(0.25), epochs=2, batch=3)
     sizes = [graph.num_targets for graph in seen]
     assert sorted(sizes[:6]) == sorted([3 * 121, 3 * 121, 2 * 121, 3 * 256, 3 * 256, 2 * 256])
-    assert sizes[:6] != sizes[6:] or sizes != sorted(sizes)
+    assert sorted(sizes[6:]) == sorted(sizes[:6])
+    assert [size > 400 for size in sizes] != sorted(size > 400 for size in sizes)  # mixed, not one after the other
 
 
 def test_fixed_and_fresh_draws():
@@ -617,7 +690,7 @@ def test_reports_and_metrics(tmp_path):
 def test_the_best_is_exported_if_it_is_not_the_last(tmp_path):
     errors = iter([0.5, 0.2, 0.4, 0.3, 0.25])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Judge, "errors", lambda self, part: torch.full((len(part),), next(errors), dtype=torch.float64))
+        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part),), next(errors), dtype=torch.float64))
         tiny.run(tmp_path / "run")
     best, last = load(tmp_path / "run", best=True), load(tmp_path / "run")
     assert (best.about["metrics"]["epoch"], best.about["metrics"]["test"]) == (4, 0.2)
@@ -633,7 +706,7 @@ def test_units_and_notes_are_remembered(tmp_path):
     assert operator.about["command"] == "gkn train x"
     assert operator.about["recipe"]["epochs"] == 1
     assert isinstance(operator, Operator)
-    assert operator.features.inputs == ("a",)
+    assert operator.features.given == ("a",)
     assert Grid(16) == tiny.data()[0].domain
     assert Recipe().epochs == RECIPES["ours"].epochs
 

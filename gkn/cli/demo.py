@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +26,7 @@ from gkn.recipes import SMOOTHING
 from gkn.report import Page
 from gkn.rules import Nystrom
 from gkn.storage import ExistingDataset, versions
-from gkn.train import METRICS, OPERATOR, OtherRun, fit, load
+from gkn.train import METRICS, OPERATOR, fit, load
 
 # Small enough for two cores and three minutes.
 NETWORK: dict[str, Any] = {"width": 32, "kernel": (32, 64), "steps": 6, "last_sigma": False}
@@ -87,31 +86,23 @@ def _data(folder: Path, recipe: Darcy | DarcyMesh, n: int, seed: int) -> Dataset
 
 def _train(folder: Path, parts: list[Dataset], test: Dataset, epochs: int) -> Operator:
     """Read back from the folder: what is judged is what is saved."""
-
-    def go() -> None:
-        torch.manual_seed(0)
-        model = GKN(dim=2, in_channels=len(test.inputs), **NETWORK)
-        with training_bar(folder) as report:
-            fit(
-                model,
-                parts,
-                Nystrom(RADIUS, min(NODES, len(test.domain))),
-                epochs=epochs,
-                batch=4,
-                lr=3e-3,
-                test=test,
-                how=Exact(),
-                test_every=3,
-                out=folder,
-                save_every=20,
-                report=report,
-            )
-
-    try:
-        go()
-    except OtherRun:  # likewise
-        shutil.rmtree(folder)
-        go()
+    torch.manual_seed(0)
+    model = GKN(dim=2, in_channels=len(test.inputs), **NETWORK)
+    with training_bar(folder) as report:
+        fit(
+            model,
+            parts,
+            Nystrom(RADIUS, min(NODES, len(test.domain))),
+            epochs=epochs,
+            batch=4,
+            lr=3e-3,
+            test=test,
+            how=Exact(),
+            test_every=3,
+            out=folder,
+            save_every=20,
+            report=report,
+        )
     return load(folder)
 
 

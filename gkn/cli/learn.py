@@ -71,7 +71,7 @@ def train(
     batch: Annotated[int | None, typer.Option(min=1, help="Graphs a step, on all ranks. [default: the recipe's]")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate. [default: the recipe's]")] = None,
     precision: Annotated[str | None, typer.Option(help="fp64, fp32, tf32 or bf16. [default: bf16 on a GPU, else fp32]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of everything that is drawn. [default: 0]")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Anything else of the recipe.")] = None,
     weighted: Annotated[bool, typer.Option(help="Quadrature weights, for meshes of uneven density.")] = False,
     unit: Annotated[list[str] | None, typer.Option(metavar="FIELD=UNIT", help="For the record.")] = None,
@@ -81,17 +81,21 @@ def train(
     test_every: Annotated[int | None, typer.Option(min=1, help="Epochs between tests. [default: 20 tests a run]")] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
     keep: Annotated[int, typer.Option(min=1, help="Checkpoints to keep, beside the best.")] = 2,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which a silent rank ends the run.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a silent rank ends the run; more than a test function takes.")
+    ] = 60.0,
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option(help="Write for TensorBoard, too.")] = False,
     config: Config = None,
 ) -> None:
-    """Learn an operator. Under torchrun every rank takes its share: torchrun --nproc-per-node 8 -m gkn train ..."""
+    """Learn an operator. Under torchrun every rank takes its share: torchrun --nproc-per-node 8 -m gkn -- train ..."""
     device = _device(device)
     chosen = recipe_named(recipe, **settings(set_ or [], _types()))
     given = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed, "precision": precision}
     if precision is None and not any(each.startswith("precision=") for each in set_ or []):
-        given["precision"] = ("bf16" if recipe == "ours" else "tf32") if device.startswith("cuda") else "fp32"
+        usual = ("bf16" if recipe == "ours" else "tf32") if device.startswith("cuda") else "fp32"
+        begun = read_sealed_json(out / RUN)["recipe"] if (out / RUN).is_file() else {}  # perhaps on another kind of device
+        given["precision"] = begun.get("precision", usual)
     chosen = changed(chosen, **{key: value for key, value in given.items() if value is not None})
     whole = Dataset.open(data).using(inputs, outputs)
     width_of_a = SMOOTHING[recipe] if smooth is None else smooth
@@ -170,7 +174,7 @@ def evaluate(
             found = relative_l2(operator, part, chosen, r=r, seed=seed, progress=progress)
         error, sample = found.worst
         where = _points(part)
-        table.add_row(where, f"{found.mean:.4f}", f"{found.spread:.4f}", f"{error:.4f}", str(sample))
+        table.add_row(where, f"{found.mean:.4f}", f"{found.spread:.4f}", f"{error:.4f}", str(part.number(sample)))
         rows.append({"points": where, "every": k, "how": repr(chosen), "r": r, **found.json()})
     console.print(table)
     where_to = out or run / "eval.json"
@@ -370,7 +374,7 @@ def _words(value: Any) -> str:
 def _fields(said: dict[str, Any]) -> str:
     smoothed = "".join(f", {name} smoothed by {width:.4g}" for name, width in said["smoothed"])
     units = "".join(f"; {name} in {unit}" for name, unit in said["units"].items())
-    return f"{', '.join(said['inputs'])}{smoothed} -> {', '.join(said['outputs'])}{units}"
+    return f"{', '.join(said['given'])}{smoothed} -> {', '.join(said['outputs'])}{units}"
 
 
 def _warn_if_strange(operator: Operator, a: torch.Tensor, x: torch.Tensor) -> None:

@@ -68,6 +68,9 @@ def settings(given: list[str], types: dict[str, type]) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"--set {setting}: needed KEY=VALUE, e.g. --set {next(iter(types), 'key')}=5")
         kind = types.get(key, str)
+        if value.lower() == "none" and kind is float:
+            found[key] = None  # refused by what does not allow it
+            continue
         try:
             found[key] = {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
         except (ValueError, KeyError):

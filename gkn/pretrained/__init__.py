@@ -1,4 +1,4 @@
-"""Operators that come with the package, each with the script that made it (benchmarks/pretrain.py)."""
+"""Operators that come with the package, each with the script that made it, which its card names."""
 
 from __future__ import annotations
 
