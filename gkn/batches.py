@@ -119,6 +119,9 @@ class Batches:
         self._drawn: tuple[int, int] | None = None
         self._points: dict[int, _Points] = {}
         self._graphs: dict[int, Graph] = {}
+        if isinstance(rule, Nystrom):  # says now if some sample has too few points
+            sizes = {len(dataset.value(dataset.outputs[0], i)) for i in range(1 if dataset.one_domain else len(dataset))}
+            rule.draws(min(sizes), [])
         fields = len(dataset.inputs) + len(dataset.outputs)
         first = dataset[0]
         needed = len(dataset) * len(first.domain) * fields * dtype.itemsize

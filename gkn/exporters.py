@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+import os
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +17,35 @@ from gkn.domain import Cloud, Domain, Mesh
 from gkn.durable import make_folder, write
 
 KINDS = (".npz", ".vtu")
+GEOMETRY = ("points", "cells", "weights", "boundary")
 
 
-def check_kind(path: Path) -> None:
+def check(path: Path, names: Iterable[str]) -> None:
     """Before anything is computed that could then not be written."""
     if path.suffix.lower() not in KINDS:
         raise ValueError(f"{path}: say what kind of file by its ending: {' or '.join(KINDS)}")
+    wrong = [name for name in names if name in GEOMETRY or not name.isprintable() or not name or "/" in name]
+    if wrong:
+        raise ValueError(f"{path}: a field cannot be called {wrong[0]!r} in a file; rename it")
 
 
-def save(path: Path, domain: Domain, fields: Mapping[str, Tensor]) -> None:
-    """Fields (K,) on the points of a domain. What is written here can be imported again."""
-    check_kind(path)
+def save(path: str | os.PathLike[str], domain: Domain, fields: Mapping[str, Tensor]) -> None:
+    """Fields (K,) on the points of a domain. An .npz can be imported again, and a .vtu of a mesh or grid in the plane."""
+    path = Path(path)
+    check(path, fields)
     arrays = {name: values.detach().cpu().numpy() for name, values in fields.items()}
     wrong = [name for name, values in arrays.items() if values.shape != (len(domain),)]
     if wrong:
         raise ValueError(f"{path}: field {wrong[0]!r} of shape {arrays[wrong[0]].shape} on {len(domain)} points")
     make_folder(path.parent)
     if path.suffix.lower() == ".npz":
-        geometry = {"cells": domain.cells.numpy()} if isinstance(domain, Mesh) else {}
+        parts = {Mesh: ("cells",), Cloud: ("weights", "boundary")}.get(type(domain), ())
+        geometry = {"points": domain.points.numpy(), **{name: getattr(domain, name).numpy() for name in parts}}
         file = io.BytesIO()
-        everything: dict[str, Any] = {"points": domain.points.numpy(), **geometry, **arrays}
-        np.savez_compressed(file, **everything)
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:  # numpy's own savez takes some names for flags
+            for name, array in {**geometry, **arrays}.items():
+                with archive.open(f"{name}.npy", "w") as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)
         write(path, file.getvalue())
     else:
         write(path, _vtu(domain, arrays))
@@ -78,8 +88,10 @@ def _cells(domain: Domain) -> tuple[Any, int]:
 
 
 def _array(name: str, values: Any, components: int = 1) -> str:
-    kinds = {"f": "Float64", "i": "Int64", "u": "UInt8", "b": "UInt8"}
-    kind = kinds[values.dtype.kind]
+    kinds = {"f": "Float64", "i": "Int64", "u": "Int64", "b": "UInt8"}
+    if values.dtype.kind not in kinds:
+        raise ValueError(f"field {name!r} has type {values.dtype}; needed real numbers")
+    kind = "UInt8" if values.dtype == np.uint8 else kinds[values.dtype.kind]
     safe = name.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     flat = values.reshape(-1).tolist()
     text = " ".join(map(repr, flat)) if kind == "Float64" else " ".join(str(int(value)) for value in flat)

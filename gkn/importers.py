@@ -104,7 +104,9 @@ def read_points(path: str | os.PathLike[str]) -> Tensor:
             shape, _, dtype = header(stream)
         check_fits(file, {"points": (shape, max(8, dtype.itemsize))})
         array = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except CorruptFile as error:
+        raise UnreadableFile(str(error)) from error
+    except Exception as error:  # a damaged header raises anything at all
         raise UnreadableFile(f"{file}: cannot be read as an array of points: {error}") from error
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UnreadableFile(f"{file}: {array.dtype} of shape {array.shape}; needed numbers, (points, dimension)")

@@ -211,7 +211,7 @@ class Operator:
                 raise ValueError(f"this dataset has the {what} {', '.join(names)}; the network was made for {needed}")
         return dataset
 
-    def sample(self, domain: Domain, **given: Tensor) -> Sample:
+    def sample(self, domain: Domain, /, **given: Any) -> Sample:
         """A sample of fields (K,) that somebody has on a domain; what the network needs beside them is made of them."""
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
@@ -219,7 +219,7 @@ class Operator:
         if missing:
             have = ", ".join(given) or "none"
             raise KeyError(f"the operator needs the field {missing[0]!r}; given are: {have}")
-        rows = {name: given[name][None] for name in self.features.given}
+        rows = {name: torch.as_tensor(given[name])[None] for name in self.features.given}
         unknown = {name: torch.zeros(1, len(domain), dtype=torch.float64) for name in self.features.outputs}
         return self.ready(Dataset.of(domain, {**rows, **unknown}, self.features.outputs))[0]
 
@@ -258,9 +258,9 @@ class Operator:
         make_folder(folder)
         write(folder / file, image)
         write_sealed_json(folder / CARD, card)
-        for old in [*folder.glob("tensors-*.safetensors"), *unfinished(folder, _is_ours)]:
-            if old.name != file:
-                old.unlink(missing_ok=True)
+        others = [path for path in folder.iterdir() if _is_ours(path.name) and path.name not in (CARD, file)]
+        for old in [*others, *unfinished(folder, _is_ours)]:
+            old.unlink(missing_ok=True)
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Operator:
@@ -284,6 +284,9 @@ class Operator:
         except RuntimeError as error:
             said = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
             raise CorruptFile(f"{folder}: the tensors are not those of the network it describes: {said}") from error
+        kinds = {x.dtype for x in weights.values()}
+        if len(kinds) != 1 or not all(x.is_floating_point() and bool(torch.isfinite(x).all()) for x in weights.values()):
+            raise CorruptFile(f"{folder}: its weights are not finite numbers of one type")
         return Operator(model.requires_grad_(True).to(device, dtype), rule, inputs, outputs, weighted, known, about)
 
     def _fill(self, total: Tensor, parts: list[_Part], nodes: _Nodes, r: float | None, report: _Report) -> None:

@@ -51,10 +51,13 @@ class Recipe:
         for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"Recipe({name}={getattr(self, name)!r}): use one of {', '.join(choices)}")
+        for name in ("fresh", "pointwise"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"Recipe({name}={getattr(self, name)!r}): needed True or False")
         for name, least in (("epochs", 1), ("batch", 1), ("every", 1), ("seed", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"Recipe({name}={value!r}): needed a whole number, at least {least}")
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 2**62:
+                raise ValueError(f"Recipe({name}={value!r}): needed a whole number, at least {least}, at most 2^62")
         for name, low, high in (("lr", 0, 1e6), ("decay", -1, 1e6), ("factor", 0, 1e6), ("warm", -1, 1), ("clip", 0, 1e6)):
             value = getattr(self, name)
             if value is None and name == "clip":

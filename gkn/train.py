@@ -28,7 +28,7 @@ from gkn.fields import stream
 from gkn.models import GKN
 from gkn.operator import Exact, Features, Operator
 from gkn.recipes import LOSSES, OPTIMIZERS, PRECISIONS, Recipe, changed, recipe_named
-from gkn.rules import Nystrom, Rule
+from gkn.rules import Nystrom, Radius, Rule
 from gkn.storage import versions
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def fit(
     units: Mapping[str, str] | None = None,
     about: Mapping[str, Any] | None = None,
     rng: torch.Generator | None = None,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     save_every: float = 60.0,
     keep: int = 2,
     timeout: float = 60.0,
@@ -118,7 +118,8 @@ def fit(
     if rng is not None:
         chosen = replace(chosen, seed=int(torch.randint(2**62, (), generator=rng)))
     datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
-    _check(model, datasets, test)
+    device = str(device)
+    _check(model, datasets, rule, test)
     with _matmul(chosen.precision), _signals(out is not None) as stop:
         run = _Run(model, datasets, rule, chosen, test, how, weighted, units, _fabric(device, chosen.precision, timeout))
         run.stop, run.report, run.warn = stop, report, warn or (lambda text: None)
@@ -136,7 +137,9 @@ def fit(
             return run.close()
 
 
-def _check(model: GKN, datasets: Sequence[Dataset], test: Dataset | None) -> None:
+def _check(model: GKN, datasets: Sequence[Dataset], rule: Rule, test: Dataset | None) -> None:
+    if not isinstance(rule, Radius | Nystrom):
+        raise ValueError(f"fit(rule={rule!r}): needed Radius(r) or Nystrom(r, m, l)")
     if not datasets or not all(len(each) for each in datasets):
         raise ValueError("fit: there is nothing to learn: a dataset without samples")
     first = datasets[0]
@@ -150,10 +153,11 @@ def _check(model: GKN, datasets: Sequence[Dataset], test: Dataset | None) -> Non
             raise ValueError(
                 f"fit: the dataset has {len(names)} {what} ({', '.join(names)}); the network was made for {needed}"
             )
-    if first[0].domain.dim != model.dim:
-        raise ValueError(
-            f"fit: the dataset has points of dimension {first[0].domain.dim}; the network was made for {model.dim}"
-        )
+    for each in [*datasets, *([] if test is None or not len(test) else [test])]:
+        if each[0].domain.dim != model.dim:
+            raise ValueError(
+                f"fit: a dataset has points of dimension {each[0].domain.dim}; the network was made for {model.dim}"
+            )
 
 
 @contextmanager
@@ -563,6 +567,15 @@ class _Run:
     def _restore(self, found: Checkpoint) -> None:
         state = found.state
         try:
+            sound = (
+                0 <= state["epoch"] <= self.recipe.epochs
+                and 0 <= state["place"] <= self.steps
+                and state["epoch"] * self.steps + state["place"] == found.step
+                and [entry["epoch"] for entry in state["metrics"]] == [*range(1, state["epoch"] + 1)]
+                and (state["best"] is None or {*state["best"]} == {"step", "test"})
+            )
+            if not sound:
+                raise TypeError("its entries make no sense")
             weights = {name.removeprefix("model/"): x for name, x in found.tensors.items() if name.startswith("model/")}
             self.model.load_state_dict(weights)
             for name, parameter in self.model.named_parameters():
@@ -577,7 +590,7 @@ class _Run:
             torch.set_rng_state(found.tensors["rng/cpu"])
             if self.device.type == "cuda" and "rng/cuda" in found.tensors:
                 torch.cuda.set_rng_state(found.tensors["rng/cuda"], self.device)
-        except (KeyError, RuntimeError, TypeError) as error:
+        except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise CorruptFile(f"{self.folder}: the checkpoint of step {found.step} is not of this run: {error}") from error
 
     def close(self) -> Operator:
@@ -666,7 +679,9 @@ class _Watch:
         else:
             what = f"the gradient of {', '.join(gradients)} is not finite, for samples {', '.join(map(str, everyone))}"
         kept = "; the last good checkpoint is kept" if self.run.checkpoints is not None else ""
-        return f"step {step}: {what}{kept}. Try a smaller --lr, --set clip=1, or --precision fp32"
+        zero = f"If {outputs} is 0 on all nodes of a graph, it has no relative error: take more nodes, or --set loss=mse. "
+        hint = zero if bad and self.run.recipe.loss == "relative" else ""
+        return f"step {step}: {what}{kept}. {hint}Else try a smaller --lr, --set clip=1, or --precision fp32"
 
 
 # --- afterwards --------------------------------------------------------------------------------------------------------

@@ -25,14 +25,19 @@ def test_what_is_written_is_read_again(domain, kind, tmp_path):
 
 
 def test_points_alone(tmp_path):
-    cloud = Cloud(torch.rand(6, 2, dtype=torch.float64))
+    cloud = Cloud(torch.rand(6, 2, dtype=torch.float64), torch.rand(6, dtype=torch.float64), torch.arange(6) > 3)
     save(tmp_path / "x.vtu", cloud, {"u & <v>": torch.arange(6)})
     text = (tmp_path / "x.vtu").read_text()
     assert 'NumberOfPoints="6" NumberOfCells="6"' in text
     assert "u &amp; &lt;v>" in text
-    save(tmp_path / "x.npz", cloud, {"u": torch.arange(6.0)})
+    save(tmp_path / "x.npz", cloud, {"file": torch.arange(6.0), "allow_pickle": torch.arange(6)})  # flags of numpy's savez
     with np.load(tmp_path / "x.npz") as file:
-        assert {*file.files} == {"points", "u"}
+        assert {*file.files} == {"points", "weights", "boundary", "file", "allow_pickle"}
+    found, values = read_sample(tmp_path / "x.npz")
+    assert all(torch.equal(getattr(found, name), getattr(cloud, name)) for name in ("points", "weights", "boundary"))
+    assert torch.equal(values["file"], torch.arange(6.0))
+    save(tmp_path / "y.vtu", Grid(3), {"u": torch.arange(9).to(torch.uint16) * 1000})
+    assert read_sample(tmp_path / "y.vtu")[1]["u"].max() == 8000
 
 
 def test_bad_files(tmp_path):
@@ -42,6 +47,11 @@ def test_bad_files(tmp_path):
         save(tmp_path / "x.npz", Grid(3), {"u": torch.zeros(8)})
     with pytest.raises(ValueError, match="not finite everywhere"):
         save(tmp_path / "x.vtu", Grid(3), {"u": torch.full((9,), float("nan"))})
+    for name in ("points", "cells", "a\x01", "", "a/b"):
+        with pytest.raises(ValueError, match="a field cannot be called"):
+            save(tmp_path / "x.npz", Grid(3), {name: torch.zeros(9)})
+    with pytest.raises(ValueError, match="has type complex64; needed real numbers"):
+        save(tmp_path / "x.vtu", Grid(3), {"u": torch.zeros(9, dtype=torch.complex64)})
     assert not [*tmp_path.iterdir()]
     save(tmp_path / "x.npz", Grid(3), {"u": torch.zeros(9)})
     with pytest.raises(ValueError, match="no sample 1 in it, it has 1"):

@@ -14,6 +14,7 @@ import torch
 
 from gkn import Dataset, Grid, Mesh, load, relative_l2
 from gkn.checkpoint import Checkpoints
+from gkn.durable import write_sealed_json
 from gkn.exporters import save
 from gkn.importers import read_sample
 from tests.test_cli import run
@@ -189,6 +190,7 @@ def test_wrong_words(data, trained, tmp_path):
         (["predict", "--input", out, "--out", "y.npz"], 2, "say which operator"),
         (["predict", "--pretrained", "mars", "--input", out, "--out", "y.npz"], 1, "no pretrained operator 'mars'; there are"),
         (["predict", trained, "--input", out, "--out", "y.npz"], 1, "no such file"),
+        (["predict", trained, "--input", "y.npz", "--out", "y.npz"], 2, "the answer would overwrite the question"),
         (["predict", trained, "--input", out, "--out", "y.npz", "--how", "sampled", "--m", 3], 2, "sampled judges"),
     ):
         heard = run(*words, code=code)
@@ -197,6 +199,18 @@ def test_wrong_words(data, trained, tmp_path):
     assert not out.exists()
     for verb in ("train", "eval", "predict", "info", "demo"):
         assert "Usage" in run(verb, "--help")
+
+
+def test_names_with_braces_and_markup(data, trained, tmp_path):
+    small = [word for word in SMALL if word not in ("--epochs", "4")] + ["--epochs", "1"]
+    assert "1 epochs" in run("train", data, "--out", tmp_path / "a{b}[red]{0}", *small)
+    operator = load(trained)
+    operator.about = {"[/red]x\x1b[31m": 1}
+    operator.save(tmp_path / "op")
+    assert "[/red]x?[31m" in run("info", tmp_path / "op")
+    card = {key: value for key, value in json.loads((tmp_path / "op/operator.json").read_text()).items() if key != "sha256"}
+    write_sealed_json(tmp_path / "op/operator.json", {**card, "features": [1]})
+    assert "its entries are not of the kinds that gkn writes" in run("info", tmp_path / "op", code=1)
 
 
 def test_a_configuration_file(data, tmp_path):

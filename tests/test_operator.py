@@ -317,7 +317,7 @@ def test_loaded_in_another_type(tmp_path):
 def test_saving_again_replaces_it_at_once(tmp_path):
     operator, _ = trained()
     operator.save(tmp_path / "op")
-    (tmp_path / "op/notes.txt").write_text("mine")
+    (tmp_path / "op/tensors-mine.txt").write_text("mine")
     with torch.no_grad():
         operator.model.W.weight += 1
     operator.save(tmp_path / "op")
@@ -355,6 +355,7 @@ def test_cards_that_make_no_sense(tmp_path):
         ({"model": {**card["model"], "width": 10**18}}, "fields missing or unknown"),
         ({"model": {**card["model"], "sigma": "os.system"}}, "fields missing or unknown"),
         ({"model": {**card["model"], "colour": 3}}, "fields missing or unknown"),
+        ({"model": {**card["model"], "rho": "x"}}, "fields missing or unknown"),
         ({"rule": {"kind": "Ball", "r": 1.0}}, "fields missing or unknown"),
         ({"features": {"inputs": ["a"]}}, "fields missing or unknown"),
         ({"tensors": {**card["tensors"], "file": "/etc/passwd"}}, "its entry 'tensors' makes no sense"),
@@ -368,6 +369,14 @@ def test_cards_that_make_no_sense(tmp_path):
             Operator.load(tmp_path / "op")
     with pytest.raises(FileNotFoundError, match=r"no operator, it has no operator\.json"):
         Operator.load(tmp_path)
+
+
+def test_weights_that_are_no_numbers(tmp_path):
+    operator, _ = trained()
+    operator.model.W.weight.data[0, 0] = float("nan")
+    operator.save(tmp_path / "op")
+    with pytest.raises(CorruptFile, match="its weights are not finite numbers of one type"):
+        Operator.load(tmp_path / "op")
 
 
 def test_code_of_somebody_is_not_saved(tmp_path):

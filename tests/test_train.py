@@ -19,6 +19,7 @@ import torch
 from gkn import GKN, Cloud, Darcy, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, make_dataset, relative_l2
 from gkn.checkpoint import Checkpoints
 from gkn.dataset import BadNumbers
+from gkn.durable import CorruptFile, write_sealed_json
 from gkn.evaluate import Judge
 from gkn.recipes import RECIPES, Recipe
 from gkn.train import OtherRun, Stopped
@@ -133,8 +134,8 @@ def test_resumed_from_every_checkpoint(tmp_path, clean):
 def test_whatever_the_network_was_born_with_is_what_a_rerun_begins_with(tmp_path, clean):
     """Killed before the first step: the rerun's own initial weights do not count."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.train._Run.go", lambda run: os.kill(os.getpid(), signal.SIGTERM) or run._maybe_stop())
-        with pytest.raises(Stopped):
+        patch.setattr("gkn.train._Run.go", lambda run: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
             tiny.run(tmp_path / "run")
     assert Checkpoints(tmp_path / "run/checkpoints").steps() == [0]
     tiny.run(tmp_path / "run", network_options={"seed": 5})
@@ -224,6 +225,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, clea
     assert len(said) == 1
     assert newest.name in said[0]
     assert "going on from the checkpoint before" in said[0]
+
+
+@pytest.mark.parametrize("change", [{"place": 99}, {"epoch": "1"}, {"metrics": "abc"}, {"metrics": [{}]}, {"best": "x"}])
+def test_a_checkpoint_that_makes_no_sense(change, clean, tmp_path):
+    """Sealed by somebody who changed it: named, and not gone on with."""
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    path = folder / f"checkpoints/step-{tiny.STEPS:08d}.json"
+    card = {key: value for key, value in json.loads(path.read_text()).items() if key != "sha256"}
+    write_sealed_json(path, {**card, "state": {**card["state"], **change}})
+    with pytest.raises(CorruptFile, match="the checkpoint of step 40 is not of this run"):
+        tiny.run(folder)
 
 
 def test_a_finished_run_is_read(clean, tmp_path):
@@ -356,6 +369,10 @@ def test_what_does_not_fit_together_is_refused():
         fit(tiny.network(), train, rule, test=test.smoothed(0.1))
     with pytest.raises(ValueError, match="points of dimension 2; the network was made for 3"):
         fit(GKN(dim=3, width=4, kernel=(4,)), train, rule)
+    clouds = [Cloud(torch.rand(n, 2, dtype=torch.float64)) for n in (40, 30)]
+    values = [torch.rand(n, dtype=torch.float64) for n in (40, 30)]
+    with pytest.raises(ValueError, match="31 nodes of a domain that has 30"):  # before a run is begun
+        fit(tiny.network(), Dataset(clouds, a=values, u=values), Nystrom(0.3, 31))
     with pytest.raises(ValueError, match="nothing to learn"):
         fit(tiny.network(), train.take(0), rule)
     with pytest.raises(ValueError, match=r"no recipe 'best'; there are paper, ours"):

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,7 +68,7 @@ def demo(
     rows.append((f"{POINTS} random points, from {_side(coarse)} x {_side(coarse)}", asked, ""))
     report = _report(out, operator, rows, judge, mesh, time.perf_counter() - start)
     table = Table(
-        "trained on 16 x 16 and 31 x 31, tested on", "error", "spread", "functions", "paper", box=None, pad_edge=False
+        f"trained on {_sides(size, strides)}, tested on", "error", "spread", "functions", "paper", box=None, pad_edge=False
     )
     for name, found, paper in rows:
         table.add_row(name, f"{found.mean:.4f}", f"{found.spread:.4f}", str(len(found.each)), paper)
@@ -111,9 +112,10 @@ def _judged(out: Path, name: str, operator: Operator, dataset: Dataset, how: Tes
     path = out / "results" / f"{name.replace(' ', '')}.json"
     key = {"operator": sha256(out / "run" / OPERATOR / CARD), "how": repr(how), "data": dataset.identity()}
     if path.is_file():
-        kept = json.loads(path.read_text())
-        if kept["of"] == key:
-            return Errors(torch.tensor(kept["each"], dtype=torch.float64))
+        with suppress(ValueError, KeyError, TypeError):  # not what was written: judged again
+            kept = json.loads(path.read_text())
+            if kept["of"] == key:
+                return Errors(torch.tensor(kept["each"], dtype=torch.float64))
     with progress_bar(f"judging on {name}") as progress:
         found = relative_l2(operator, dataset, how, progress=progress)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,6 +176,11 @@ def _report(
     path = out / "report.html"
     page.write(path)
     return path
+
+
+def _sides(size: int, strides: list[int]) -> str:
+    sides = [(size - 1) // k + 1 for k in strides[:2]]
+    return " and ".join(f"{side} x {side}" for side in sides)
 
 
 def _side(dataset: Dataset) -> int:

@@ -19,10 +19,10 @@ from rich.table import Table
 from gkn import exporters
 from gkn.checkpoint import Checkpoints
 from gkn.cli.data import data_info
-from gkn.cli.shell import Config, DatasetPath, console, errors, plain, print_rows, progress_bar, settings
+from gkn.cli.shell import Config, DatasetPath, console, errors, literal, plain, print_rows, progress_bar, settings
 from gkn.dataset import Dataset
 from gkn.domain import Cloud, check_device
-from gkn.durable import canonical, read_sealed_json, write
+from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, write
 from gkn.evaluate import Sampled, Test, relative_l2
 from gkn.importers import read_points, read_sample
 from gkn.models import GKN
@@ -166,6 +166,8 @@ def evaluate(
         whole = whole.take(range(max(0, len(whole) - last), len(whole)))
     if first is not None:
         whole = whole.take(min(first, len(whole)))
+    where_to = out or run / "eval.json"
+    make_folder(where_to.parent)
     table = Table("points", "mean", "spread", "worst", "of sample", box=None, pad_edge=False)
     rows = []
     for k in every or [1]:
@@ -177,7 +179,6 @@ def evaluate(
         table.add_row(where, f"{found.mean:.4f}", f"{found.spread:.4f}", f"{error:.4f}", str(part.number(sample)))
         rows.append({"points": where, "every": k, "how": repr(chosen), "r": r, **found.json()})
     console.print(table)
-    where_to = out or run / "eval.json"
     hash_of = whole.manifest.hash if whole.manifest else None
     write(where_to, canonical({"run": str(run), "data": str(data), "hash": hash_of, "seed": seed, "errors": rows}))
     console.print(f"{plain(where_to)}", soft_wrap=True)
@@ -203,19 +204,22 @@ def predict(
     """Ask an operator: functions in, functions out, at any points."""
     if (run is None) == (pretrained_ is None):
         raise typer.BadParameter("say which operator: a run's folder, or --pretrained NAME", param_hint="RUN")
-    exporters.check_kind(out)
+    if out.resolve() == input_.resolve():
+        raise typer.BadParameter("the answer would overwrite the question; choose another file", param_hint="--out")
+    exporters.check(out, [])
     chosen = _how(how, m, l)
     if isinstance(chosen, Sampled):
         raise typer.BadParameter("sampled judges; to predict use exact, support or partition", param_hint="--how")
     where = _device(device)
     operator = load(run, best=best, device=where) if run is not None else pretrained(pretrained_ or "", device=where)
+    outputs = operator.features.outputs if operator.features else ("u",)
     domain, given = read_sample(input_, sample, repair)
+    exporters.check(out, [*given, *outputs])
     asked = operator.sample(domain, **given)
     _warn_if_strange(operator, asked.a, asked.x)
     points = None if at is None else read_points(at)
     with progress_bar("predict") as progress:
         found = operator(asked, points, how=chosen, r=r, progress=progress).cpu()
-    outputs = operator.features.outputs if operator.features else ("u",)
     answers = {name: found[:, i].double() for i, name in enumerate(outputs)}
     if points is None:
         known = {name: values.double() for name, values in given.items() if name not in outputs}
@@ -237,10 +241,11 @@ def info(
     """What a run, an operator or a dataset is; or what this machine has and how it computes."""
     if path is None:
         _info_machine()
-    elif (path / RUN).is_file():
-        _info_run(path)
-    elif (path / CARD).is_file():
-        _info_operator(path)
+    elif (path / RUN).is_file() or (path / CARD).is_file():
+        try:
+            _info_run(path) if (path / RUN).is_file() else _info_operator(path)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise CorruptFile(f"{path}: its entries are not of the kinds that gkn writes ({error})") from error
     elif (path / MANIFEST).is_file():
         data_info(path)
     else:
@@ -391,7 +396,7 @@ def _warn_if_strange(operator: Operator, a: torch.Tensor, x: torch.Tensor) -> No
 def training_bar(out: Path) -> Iterator[Report]:
     """A bar with the loss, the test error, edges per second and the time left."""
     words = "{task.description}"
-    with Progress(TextColumn(plain(out.name)), BarColumn(), TextColumn(words), console=errors) as bar:
+    with Progress(TextColumn(literal(out.name)), BarColumn(), TextColumn(words), console=errors) as bar:
         task = bar.add_task("reading the data", total=None)
 
         def report(now: Status) -> None:

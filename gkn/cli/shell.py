@@ -23,6 +23,11 @@ def plain(text: object) -> str:
     return escape("".join(character if character.isprintable() else "?" for character in str(text)))
 
 
+def literal(text: object) -> str:
+    """The same for a column of a progress bar, which would fill in what is in braces."""
+    return plain(text).replace("{", "{{").replace("}", "}}")
+
+
 def fill(context: typer.Context, path: Path | None) -> Path | None:
     """`--config file.toml` fills the flags that are not given."""
     if path is not None:
@@ -54,7 +59,7 @@ Force = Annotated[bool, typer.Option(help="Overwrite a dataset that is there alr
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (TextColumn(literal(what)), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -82,5 +87,5 @@ def settings(given: list[str], types: dict[str, type]) -> dict[str, Any]:
 def print_rows(rows: dict[str, str]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for key, value in rows.items():
-        table.add_row(f"[bold]{key}[/]", plain(value))
+        table.add_row(f"[bold]{plain(key)}[/]", plain(value))
     console.print(table)

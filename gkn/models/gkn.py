@@ -95,8 +95,10 @@ class GKN(nn.Module):
     @staticmethod
     def of(config: dict[str, Any]) -> GKN:
         """The network that `config` describes, with the weights it is born with."""
-        given = {key: value for key, value in config.items() if key != "kind"}
-        return GKN(**{**given, "sigma": ACTIVATIONS[given["sigma"]]})
+        names = ("dim", "in_channels", "out_channels", "width", "kernel", "steps", "features", "sigma", "last_sigma")
+        if {*config} != {"kind", *names} or config["kind"] != "GKN":
+            raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(names)}")
+        return GKN(**{**{name: config[name] for name in names}, "sigma": ACTIVATIONS[config["sigma"]]})
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         """u on the points x: (K, d), (K, in_channels) -> (K, out_channels). With quadrature weights (K,), a weighted mean."""
