@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Annotated
 
+import torch
 import typer
 
 import gkn
@@ -42,10 +43,13 @@ def main() -> None:
         _fail(str(error.args[0]), 1)
     except (ValueError, ImportError, ArithmeticError, MemoryError, NotConverged, WorkerLost) as error:
         _fail(str(error) or "out of memory", 1)
-    except RuntimeError as error:  # torch has no class of its own for this on the CPU
+    except RuntimeError as error:  # torch has no classes of its own for these
+        first = (str(error).splitlines() or [""])[0]
+        if torch.distributed.is_initialized():
+            _fail(f"another rank died, or did not answer in time ({first}); what was saved is kept, run it again to go on", 1)
         if "memory" not in str(error):
             raise
-        _fail(f"out of memory: {str(error).splitlines()[0]}", 1)
+        _fail(f"out of memory: {first}", 1)
 
 
 def _stop(number: int, frame: object) -> None:
