@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import math
@@ -209,13 +210,30 @@ def _fabric(device: str, precision: str, timeout: float) -> Fabric:
     world, local = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     options: dict[str, Any] = {"devices": [int(number)] if kind == "cuda" and number else 1}
     if world > 1:
-        backend = "nccl" if kind == "cuda" else "gloo"
-        strategy = DDPStrategy(process_group_backend=backend, timeout=timedelta(seconds=timeout))
+        backend, patience = "nccl" if kind == "cuda" else "gloo", timedelta(seconds=timeout)
+        _meet(backend, patience)
+        strategy = DDPStrategy(process_group_backend=backend, timeout=patience)
         options = {"devices": local, "num_nodes": world // local, "strategy": strategy}
     options["precision"] = PRECISIONS[precision]
     fabric = Fabric(accelerator=kind, **options)
     fabric.launch()
     return fabric
+
+
+def _meet(backend: str, patience: timedelta) -> None:
+    """Join the other ranks. Each attempt of torchrun meets in a place of its own: the store that ranks find each other through
+    outlives them, and those who are started again would look for those who are dead."""
+    if torch.distributed.is_initialized():
+        return
+    from torch._C._distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world = next(iter(rendezvous("env://", timeout=patience)))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = PrefixStore(f"gkn/{attempt}", store)
+    torch.distributed.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=patience)
+    if backend == "nccl":
+        atexit.register(torch.distributed.destroy_process_group)
 
 
 @contextmanager
