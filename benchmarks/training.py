@@ -19,8 +19,9 @@ from benchmarks import RESULTS, commit, machine, record
 from gkn import GKN, Darcy, Nystrom, fit, make_dataset, relative_l2
 from gkn.evaluate import Sampled
 from gkn.operator import Exact, Support
+from gkn.ranks import Stop, join
 from gkn.recipes import LOSSES, NETWORKS, RECIPES, SMOOTHING
-from gkn.train import _fabric, _matmul, _Run, _Stop
+from gkn.train import _matmul, _Run
 
 NAME = "training-gpu"
 TRAIN, TEST = 1000, 100
@@ -105,8 +106,8 @@ def throughput(which, precision, parts, device, epochs=10):
     def made():
         torch.manual_seed(0)
         model = GKN(dim=2, in_channels=4, **NETWORKS[which])
-        run = _Run(model, [learn], Nystrom(0.25, 200, 2), recipe, None, None, False, None, _fabric(device, precision, 60.0))
-        run.stop, run.warn = _Stop(), print
+        run = _Run(model, [learn], Nystrom(0.25, 200, 2), recipe, None, None, False, None, join(device, precision, 60.0))
+        run.stop, run.warn = Stop(), print
         return run
 
     def network(run):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,8 +15,6 @@ from gkn.graph import Graph
 from gkn.memory import available_memory
 from gkn.neighbors import CANDIDATES, radius_graphs
 from gkn.rules import Nystrom, Rule
-
-Progress: TypeAlias = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +107,6 @@ class Batches:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         weighted: bool = False,
-        progress: Progress | None = None,
     ) -> None:
         if not len(dataset):
             raise ValueError("Batches: this dataset has no samples")
@@ -129,7 +125,7 @@ class Batches:
         self._together: _Functions | None = None
         self._apart: dict[int, _Functions] = {}
         if dataset.one_domain and self._fits:
-            self._together = self._load(range(len(dataset)), progress)
+            self._together = self._load(range(len(dataset)))
 
     def __len__(self) -> int:
         return len(self.dataset) * (self.rule.l if isinstance(self.rule, Nystrom) else 1)
@@ -187,9 +183,10 @@ class Batches:
 
     def _whole(self, count: int) -> Graph:
         """The domain's own graph so many times. Kept: it is the same for every batch."""
+        if 1 not in self._graphs:
+            self._graphs[1] = self.rule.graph(self._points_of(0).x)
         if count not in self._graphs:
-            one = self._graphs[1] if 1 in self._graphs else self.rule.graph(self._points_of(0).x)
-            self._graphs = {1: one, count: one if count == 1 else Graph.batch([one] * count)}
+            self._graphs[count] = Graph.batch([self._graphs[1]] * count)
         return self._graphs[count]
 
     def _one(self, sample: int, draw: int) -> Batch:
@@ -215,19 +212,17 @@ class Batches:
     def _numbers(self, samples: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.dataset.number(sample) for sample in samples)
 
-    def _load(self, samples: range, progress: Progress | None = None) -> _Functions:
+    def _load(self, samples: range) -> _Functions:
         """Read, check, normalise, and bring to the device."""
         inputs, _ = self.normalizers
         a_all, u_all = [], []
-        for done, i in enumerate(samples):
+        for i in samples:
             sample = self.dataset[i]
             for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
                 check_sample(values, names, self.dataset.number(i))
             a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
             u_all.append(sample.u.to(self.dtype))
             check_sample(a_all[-1], self.dataset.inputs, self.dataset.number(i), f", normalised, in {self.dtype}")
-            if progress is not None:
-                progress(done + 1, len(samples))
         return _Functions(torch.stack(a_all).to(self.device), torch.stack(u_all).to(self.device))
 
     def _points_of(self, sample: int) -> _Points:

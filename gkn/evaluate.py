@@ -94,12 +94,11 @@ def relative_l2(
     """
     dataset = operator.ready(dataset)
     judged = Judge(operator, dataset, how, r=r, weighted=weighted, seed=seed)
-    parts, done = [], 0
+    parts = []
     for start, stop in judged.parts():
         parts.append(judged.errors(range(start, stop)))
-        done = stop
         if progress is not None:
-            progress(done, len(dataset))
+            progress(stop, len(dataset))
     return Errors(torch.cat(parts))
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import logging
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +24,8 @@ from gkn.evaluate import Errors, Judge, Sampled, Test
 from gkn.fields import stream
 from gkn.models import GKN
 from gkn.operator import Exact, Features, Operator
-from gkn.recipes import LOSSES, OPTIMIZERS, PRECISIONS, Recipe, changed, recipe_named
+from gkn.ranks import Stop, Stopped, join, signals
+from gkn.recipes import LOSSES, OPTIMIZERS, Recipe, changed, recipe_named
 from gkn.rules import Nystrom, Radius, Rule
 from gkn.storage import versions
 
@@ -57,14 +54,6 @@ class Status:
 
 
 Report: TypeAlias = Callable[[Status], None]
-
-
-class Stopped(BaseException):
-    """By a signal; the run is saved, and the same call goes on with it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.number = number
 
 
 class OtherRun(ValueError):
@@ -121,8 +110,8 @@ def fit(
     datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
     device = str(device)
     _check(model, datasets, rule, test)
-    with _matmul(chosen.precision), _signals(out is not None) as stop:
-        run = _Run(model, datasets, rule, chosen, test, how, weighted, units, _fabric(device, chosen.precision, timeout))
+    with _matmul(chosen.precision), signals(out is not None) as stop:
+        run = _Run(model, datasets, rule, chosen, test, how, weighted, units, join(device, chosen.precision, timeout))
         run.stop, run.report, run.warn = stop, report, warn or (lambda text: None)
         run.save_every, run.about = save_every, dict(about or {})
         run.test_every = test_every or max(1, chosen.epochs // 20)
@@ -172,70 +161,6 @@ def _matmul(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-class _Stop:
-    """Which signal came, if any; and is there anything yet that could be saved."""
-
-    number: int | None = None
-    begun: bool = False
-
-
-@contextmanager
-def _signals(catch: bool) -> Iterator[_Stop]:
-    """Note SIGTERM and SIGINT, to be looked at between steps. Before the first one, or a second time, they end it at once."""
-    stop = _Stop()
-    if not catch or threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def note(number: int, frame: object) -> None:
-        if stop.number is not None or not stop.begun:
-            raise Stopped(number)
-        stop.number = number
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _fabric(device: str, precision: str, timeout: float) -> Fabric:
-    """This process, or, under torchrun, all of them."""
-    from lightning_fabric import Fabric
-    from lightning_fabric.strategies.ddp import DDPStrategy
-
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    kind, _, number = device.partition(":")
-    world, local = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    options: dict[str, Any] = {"devices": [int(number)] if kind == "cuda" and number else 1}
-    if world > 1:
-        backend, patience = "nccl" if kind == "cuda" else "gloo", timedelta(seconds=timeout)
-        _meet(backend, patience)
-        strategy = DDPStrategy(process_group_backend=backend, timeout=patience)
-        options = {"devices": local, "num_nodes": world // local, "strategy": strategy}
-    options["precision"] = PRECISIONS[precision]
-    fabric = Fabric(accelerator=kind, **options)
-    fabric.launch()
-    return fabric
-
-
-def _meet(backend: str, patience: timedelta) -> None:
-    """Join the other ranks. Each attempt of torchrun meets in a place of its own: the store that ranks find each other through
-    outlives them, and those who are started again would look for those who are dead."""
-    if torch.distributed.is_initialized():
-        return
-    from torch._C._distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
-
-    store, rank, world = next(iter(rendezvous("env://", timeout=patience)))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    own = PrefixStore(f"gkn/{attempt}", store)
-    torch.distributed.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=patience)
-    if backend == "nccl":
-        atexit.register(torch.distributed.destroy_process_group)
-
-
 @contextmanager
 def _tensorboard(folder: Path) -> Iterator[Any]:
     try:
@@ -252,7 +177,7 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
 class _Run:
     """A network, its optimiser, and where they are: in epoch `epoch`, before batch `place`."""
 
-    stop: _Stop
+    stop: Stop
     warn: Callable[[str], None]
     report: Report | None = None
     board: Any = None
@@ -285,8 +210,7 @@ class _Run:
         dtype = self.model.P.weight.dtype
         options: dict[str, Any] = {"device": self.device, "dtype": dtype, "weighted": weighted}
         self.batches = [Batches(each, rule, self.inputs, self.outputs, **options) for each in datasets]
-        self.batch = recipe.batch
-        self.steps = sum(-(-len(each) // self.batch) for each in self.batches)  # of an epoch
+        self.steps = sum(-(-len(each) // recipe.batch) for each in self.batches)  # of an epoch
         fused = {"fused": True} if self.device.type == "cuda" else {"foreach": True}
         kind: Any = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.parameters, lr=recipe.lr, weight_decay=recipe.decay, **fused)
@@ -335,7 +259,7 @@ class _Run:
         plan = []
         for each in self.batches:
             order = torch.randperm(len(each), generator=rng)
-            plan += [(each, part.tolist()) for part in order.split(self.batch)]
+            plan += [(each, part.tolist()) for part in order.split(self.recipe.batch)]
         return [plan[i] for i in torch.randperm(len(plan), generator=rng).tolist()] if len(self.batches) > 1 else plan
 
     def _ahead(self) -> Iterator[tuple[Batch | None, int]]:

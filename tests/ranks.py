@@ -12,7 +12,8 @@ import torch
 from gkn import Nystrom, fit
 from gkn.batches import Batches
 from gkn.dataset import BadNumbers
-from gkn.train import Stopped, _Run
+from gkn.ranks import Stopped
+from gkn.train import _Run
 from tests import tiny
 
 torch.set_num_threads(1)

@@ -21,8 +21,9 @@ from gkn.checkpoint import Checkpoints
 from gkn.dataset import BadNumbers
 from gkn.durable import CorruptFile, write_sealed_json
 from gkn.evaluate import Judge
+from gkn.ranks import Stopped
 from gkn.recipes import RECIPES, Recipe
-from gkn.train import OtherRun, Stopped
+from gkn.train import OtherRun
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

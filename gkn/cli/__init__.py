@@ -15,7 +15,7 @@ from gkn.cli import data, demo, learn
 from gkn.cli.shell import console, errors, plain
 from gkn.generate import WorkerLost
 from gkn.pde import NotConverged
-from gkn.train import Stopped
+from gkn.ranks import Stopped
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=gkn.__doc__)
 app.add_typer(data.app, name="data")
