@@ -2,37 +2,15 @@
 
 import json
 import os
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
-import torch
-
+from gkn.machine import commit, machine
 from gkn.storage import versions
 
+__all__ = ["RESULTS", "commit", "machine", "record"]
+
 RESULTS = Path(os.environ.get("GKN_RESULTS", Path(__file__).parent.parent / "results"))
-
-
-def machine() -> str:
-    with open("/proc/cpuinfo") as file:
-        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), platform.processor())
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{model}, {os.cpu_count()} cores{gpu}"
-
-
-def commit() -> str:
-    """The commit, with a + where the tree has changes that are not in it."""
-    given = os.environ.get("GKN_COMMIT")
-    if given:
-        return given
-    try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        status = ["git", "status", "--porcelain", "-uno", "--", ".", ":!results", ":!docs"]  # what is measured is the code
-        changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found + ("+" if changed.strip() else "")
 
 
 def record(name: str, values: dict) -> Path:

@@ -20,6 +20,7 @@ from gkn.durable import digest
 from gkn.fields import smoother
 
 SHARD_BYTES = 2**26
+_TOGETHER = 2**22  # points of functions that are smoothed at once
 
 
 class BadNumbers(ArithmeticError):
@@ -237,7 +238,7 @@ class Dataset:
         self._domain, self._nodes = whole, None
         if stride != 1:
             if not isinstance(whole, Grid):
-                raise ValueError(f"Dataset.every({stride}): only a grid has strides; this dataset is on {_kind(whole)}")
+                raise ValueError(f"Dataset.every({stride}): only a grid has strides; this dataset is on {described(whole)}")
             self._domain, self._nodes = whole.every(stride), whole.stride(stride)
         return self
 
@@ -261,7 +262,9 @@ class Dataset:
         return len(self._index)
 
     def __repr__(self) -> str:
-        return f"Dataset({len(self)} samples, {', '.join(self.inputs)} -> {', '.join(self.outputs)}, on {_kind(self._domain)})"
+        return (
+            f"Dataset({len(self)} samples, {', '.join(self.inputs)} -> {', '.join(self.outputs)}, on {described(self._domain)})"
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -300,7 +303,8 @@ class Dataset:
 
     def number(self, i: int) -> int:
         """Which sample this is where the data came from, of which this may be a part."""
-        return int(self._index[self._position(i)])
+        place = int(self._index[self._position(i)])
+        return self._source.number(place) if isinstance(self._source, _Kept) else place
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[i] for i in range(len(self)))
@@ -356,6 +360,10 @@ class Dataset:
             raise ValueError(f"Dataset.smoothed({width}, {name!r}): there is a field {twice[0]!r} already")
         return self._view(source=source, inputs=(*self.inputs, *source.added))
 
+    def kept(self, device: torch.device | str = "cpu") -> Dataset:
+        """The same samples with all their values in memory, smoothed ones computed once, together, on a device."""
+        return self._view(source=_Kept(self, torch.device(device)), index=range(len(self)), stride=1)
+
     def using(self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None) -> Dataset:
         """With these fields as a and as u, and no others."""
         inputs, outputs = (
@@ -380,8 +388,9 @@ class Dataset:
 
     def _smoothed(self) -> list[_Smoothed]:
         found, source = [], self._source
-        while isinstance(source, _Smoothed):
-            found.append(source)
+        while isinstance(source, _Smoothed | _Kept):
+            if isinstance(source, _Smoothed):
+                found.append(source)
             source = source.source
         return found[::-1]
 
@@ -528,7 +537,54 @@ class _Smoothed:
         return torch.cat([smoothed[None], gradient.T])
 
 
-def _kind(domain: Domain | None) -> str:
+class _Kept:
+    """Values of a dataset, read and computed once."""
+
+    def __init__(self, dataset: Dataset, device: torch.device) -> None:
+        if not dataset.one_domain:
+            raise ValueError("Dataset.kept: needs samples on one domain")
+        self.source, self.n, self.names = dataset._source, len(dataset), dataset.names
+        self.one_domain: Domain | None = dataset.domain
+        self._identity, self._numbers = digest(dataset.identity()), [dataset.number(i) for i in range(len(dataset))]
+        self._values = {name: _bulk(dataset._source, name, dataset._index, dataset._nodes, device) for name in dataset.names}
+
+    def domain(self, i: int) -> Domain:
+        assert self.one_domain is not None
+        return self.one_domain
+
+    def read(self, name: str, i: int) -> Tensor:
+        return self._values[name][i]
+
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
+        return self._values[name] if [*indices] == [*range(self.n)] else self._values[name][[*indices]]
+
+    def identity(self) -> str:
+        return self._identity
+
+    def number(self, i: int) -> int:
+        return self._numbers[i]
+
+
+def _bulk(source: Source, name: str, index: Sequence[int], nodes: Tensor | None, device: torch.device) -> Tensor:
+    """A field of many samples at some nodes. A smoothed one is computed for many samples at once."""
+    if not isinstance(source, _Smoothed) or source.one_domain is None:
+        parts = [source.read(name, i) for i in index]
+        return torch.stack([x if nodes is None else x[nodes] for x in parts])
+    if name not in source.added:
+        return _bulk(source.source, name, index, nodes, device)
+    apply, place = smoother(source.one_domain, source.width), source.added.index(name)
+    found = []
+    few = max(1, _TOGETHER // len(source.one_domain))
+    for start in range(0, len(index), few):
+        values = torch.stack([source.source.read(source.name, i) for i in index[start : start + few]]).to(device)
+        smoothed, gradient = apply(values)
+        chosen = smoothed if place == 0 else gradient[..., place - 1]
+        found.append((chosen if nodes is None else chosen[:, nodes.to(device)]).cpu())
+    return torch.cat(found)
+
+
+def described(domain: Domain | None) -> str:
+    """A domain in a few words, for messages."""
     if domain is None:
         return "a domain per sample"
     if isinstance(domain, Grid):

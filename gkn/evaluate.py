@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from gkn.batches import Batch, Batches
-from gkn.dataset import BadNumbers, Dataset, check_sample
+from gkn.dataset import BadNumbers, Dataset, Sample, check_sample
 from gkn.domain import Grid
 from gkn.operator import Exact, How, Operator
 from gkn.rules import Nystrom, Radius, check_draws
@@ -31,6 +31,14 @@ class Sampled:
 
 
 Test: TypeAlias = How | Sampled
+
+
+@runtime_checkable
+class Answers(Protocol):
+    """Whatever can be judged: `ready` chooses the fields it needs, or says why it cannot take a dataset."""
+
+    def ready(self, dataset: Dataset) -> Dataset: ...
+    def __call__(self, sample: Sample) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +82,7 @@ class Errors:
 
 
 def relative_l2(
-    operator: Operator,
+    operator: Operator | Answers,
     dataset: Dataset,
     how: Test = Exact(),  # noqa: B008
     *,
@@ -85,6 +93,7 @@ def relative_l2(
 ) -> Errors:
     """|F(a) - u| / |u| of every sample of a dataset, at any resolution and on any points.
 
+    operator   or anything else that answers, a `Baseline` for example, on a sample's own points
     how        as of `Operator`; or `Sampled(m)`, on drawn nodes only
     r          another radius than in training
     weighted   the norms are quadratures with the domain's weights; None: on meshes, and clouds, whose weights differ;
@@ -107,7 +116,7 @@ class Judge:
 
     def __init__(
         self,
-        operator: Operator,
+        operator: Operator | Answers,
         dataset: Dataset,
         how: Test,
         *,
@@ -119,9 +128,13 @@ class Judge:
             raise ValueError("relative_l2: this dataset has no samples")
         self.operator, self.dataset, self.how, self.r, self.seed = operator, dataset, how, r, seed
         self.weighted = weighted
-        radius = operator.rule.r if r is None else r
         self._batches: Batches | None = None
         self._step = 1
+        if not isinstance(operator, Operator):
+            if not isinstance(how, Exact) or r is not None:
+                raise ValueError(f"relative_l2: {type(operator).__name__} answers on a sample's own points; no how, and no r")
+            return
+        radius = operator.rule.r if r is None else r
         rule: Radius | Nystrom | None = None
         if isinstance(how, Sampled):
             rule = Nystrom(radius, how.m, how.l)
@@ -155,6 +168,7 @@ class Judge:
             l = self.how.l if isinstance(self.how, Sampled) else 1
             batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
             weights = batch.weights if self._weighted(samples[0]) else None
+            assert isinstance(self.operator, Operator)
             found = relative(self.operator.predict(batch), batch.u, batch, weights).reshape(-1, l).mean(1).cpu()
         for i, error in zip(samples, found.tolist(), strict=True):
             if not math.isfinite(error):
@@ -166,14 +180,20 @@ class Judge:
         return found
 
     def _one(self, i: int, tick: Callable[[int, int], None] | None) -> Tensor:
-        assert not isinstance(self.how, Sampled)
-        sample, rng = self.dataset[i], torch.Generator().manual_seed(self.seed)
+        sample = self.dataset[i]
         check_sample(sample.a, self.dataset.inputs, self.dataset.number(i))
         check_sample(sample.u, self.dataset.outputs, self.dataset.number(i))
-        found = self.operator(sample, how=self.how, r=self.r, rng=rng, progress=tick).cpu().double()
+        found = self._answer(sample, tick).cpu().double()
         weights = sample.weights[:, None] if self._weighted(i) else 1.0
         top, bottom = ((weights * x.square()).sum() for x in (found - sample.u, sample.u.double()))
         return (top / bottom).sqrt()[None]
+
+    def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:
+        assert not isinstance(self.how, Sampled)
+        if not isinstance(self.operator, Operator):
+            return self.operator(sample)
+        rng = torch.Generator().manual_seed(self.seed)
+        return self.operator(sample, how=self.how, r=self.r, rng=rng, progress=tick)
 
     def _weighted(self, i: int) -> bool:
         if self.weighted is not None:

@@ -11,7 +11,7 @@ import torch
 import typer
 
 import gkn
-from gkn.cli import data, demo, learn
+from gkn.cli import data, demo, learn, reproduce
 from gkn.cli.shell import console, errors, plain
 from gkn.generate import WorkerLost
 from gkn.pde import NotConverged
@@ -24,6 +24,7 @@ app.command("train")(learn.train)
 app.command("eval")(learn.evaluate)
 app.command("predict")(learn.predict)
 app.command("info")(learn.info)
+app.command("reproduce")(reproduce.reproduce_)
 
 
 def main() -> None:

@@ -89,7 +89,7 @@ def train(
     config: Config = None,
 ) -> None:
     """Learn an operator. Under torchrun every rank takes its share: torchrun --nproc-per-node 8 -m gkn -- train ..."""
-    device = _device(device)
+    device = device_named(device)
     chosen = recipe_named(recipe, **settings(set_ or [], _types()))
     given = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed, "precision": precision}
     if precision is None and not any(each.startswith("precision=") for each in set_ or []):
@@ -160,7 +160,7 @@ def evaluate(
 ) -> None:
     """Judge an operator: relative l2 errors, at any resolution."""
     chosen = _how(how, m, l)
-    operator = load(run, best=best, device=_device(device))
+    operator = load(run, best=best, device=device_named(device))
     whole = Dataset.open(data)
     if last is not None:
         whole = whole.take(range(max(0, len(whole) - last), len(whole)))
@@ -210,7 +210,7 @@ def predict(
     chosen = _how(how, m, l)
     if isinstance(chosen, Sampled):
         raise typer.BadParameter("sampled judges; to predict use exact, support or partition", param_hint="--how")
-    where = _device(device)
+    where = device_named(device)
     operator = load(run, best=best, device=where) if run is not None else pretrained(pretrained_ or "", device=where)
     outputs = operator.features.outputs if operator.features else ("u",)
     domain, given = read_sample(input_, sample, repair)
@@ -312,7 +312,7 @@ def _info_machine() -> None:
 # --- what the words on the command line mean -----------------------------------------------------------------------------
 
 
-def _device(given: str) -> str:
+def device_named(given: str) -> str:
     device = ("cuda" if torch.cuda.is_available() else "cpu") if given == "auto" else given
     check_device(device)
     return device

@@ -1,0 +1,244 @@
+"""The methods a graph kernel network is compared with. Trained on a Dataset, judged by `relative_l2`, as an operator is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gkn.dataset import Dataset, Normalizer, Sample, described
+from gkn.domain import Domain, Grid
+from gkn.fields import stream
+from gkn.models.dense import Dense
+from gkn.models.fcn import FCN
+from gkn.models.pca import PCANet
+from gkn.models.pointwise import Pointwise
+from gkn.models.rbm import ReducedBasis
+
+Answer = Callable[[Tensor, Tensor], Tensor]
+
+
+class Baseline:
+    """Answers on a sample's own points: `baseline(sample)` -> (K, 1), raw a in, raw u out.
+
+    name     NN, FCN, PCA+NN, RBM or dense
+    model    what was fitted
+    domain   the points it was fitted on, and the only ones it can take; None: it takes any
+    about    settings and what the training came to
+    """
+
+    def __init__(
+        self, name: str, model: Any, answer: Answer, domain: Domain | None, fields: tuple[str, str], about: dict[str, Any]
+    ) -> None:
+        self.name, self.model, self.domain, self.about = name, model, domain, about
+        self._answer, self._fields = answer, fields
+
+    def ready(self, dataset: Dataset) -> Dataset:
+        """The dataset with the fields of this baseline; refused where it has other points than those of the training."""
+        a, u = self._fields
+        for i in range(len(dataset) if not dataset.one_domain else min(1, len(dataset))):
+            self._check(dataset[i].domain)
+        return dataset.using([a], [u])
+
+    @torch.no_grad()
+    def __call__(self, sample: Sample) -> Tensor:
+        self._check(sample.domain)
+        return self._answer(sample.x, sample.a[:, 0])[:, None]
+
+    def _check(self, domain: Domain) -> None:
+        if self.domain is None:
+            return
+        same = type(domain) is type(self.domain) and domain.points.shape == self.domain.points.shape
+        if not same or not torch.equal(domain.points, self.domain.points):
+            raise ValueError(
+                f"{self.name} answers only on the points it was fitted on, {described(self.domain)}; given "
+                f"{described(domain)}. Fit it again on these points, or use a GKN, which takes any"
+            )
+
+
+def fit_baseline(
+    name: str,
+    dataset: Dataset,
+    *,
+    epochs: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    f: float = 1.0,
+    **sizes: Any,
+) -> Baseline:
+    """Fit one of `BASELINES` on pairs (a, u) with one input and one output on one domain.
+
+    epochs, batch, lr   of Adam, one cycle; None: those of the baseline. RBM has none: nothing is learned by descent.
+    f                   the source of the equation, which RBM alone knows
+    sizes               of the model: hidden, inputs, outputs, size, growth, ...
+    """
+    if name not in BASELINES:
+        raise ValueError(f"no baseline {name!r}; there are {', '.join(BASELINES)}")
+    if not len(dataset):
+        raise ValueError(f"{name}: there is nothing to learn: a dataset without samples")
+    if len(dataset.given) != 1 or len(dataset.outputs) != 1:
+        names = f"{', '.join(dataset.given)} -> {', '.join(dataset.outputs)}"
+        raise ValueError(f"{name} maps one field to one field; this dataset has {names}: choose with Dataset.using")
+    fields = (dataset.given[0], dataset.outputs[0])
+    dataset = dataset.using(*([each] for each in fields))
+    make, grids, settings = BASELINES[name]
+    if not dataset.one_domain:
+        if name != "NN":
+            raise ValueError(f"{name} needs all samples on one {'grid' if grids else 'domain'}; here every sample has its own")
+        raise ValueError("NN is fitted on samples that share their points; here every sample has its own")
+    if grids and not isinstance(dataset.domain, Grid):
+        raise ValueError(f"{name} needs a regular grid; this dataset is on {described(dataset.domain)}. Use a GKN, or NN")
+    given = {"epochs": epochs, "batch": batch, "lr": lr}
+    how = {key: settings[key] if value is None else value for key, value in given.items() if key in settings}
+    torch.manual_seed(seed)
+    model, answer, about = make(dataset, torch.device(device), seed, f, how, sizes)
+    domain = None if name == "NN" else dataset.domain
+    return Baseline(name, model, answer, domain, fields, {"name": name, "seed": seed, **how, **sizes, **about})
+
+
+Made = tuple[Any, Answer, dict[str, Any]]
+
+
+def _pointwise(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+    inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
+    model = Pointwise(data.domain.dim, 1, 1, **sizes).to(device)
+    x = data.domain.points.float().to(device)
+    a, u = (_on(device, data.field(name)) for name in data.names)
+    points = min(len(x), 2**13)  # of each function and step: neighbours have no say, so any will do
+
+    def answer(x: Tensor, a: Tensor) -> Tensor:
+        found = model(x.float().to(device), inputs.encode(a[:, None]).float().to(device))
+        return outputs.decode(found)[:, 0].double().cpu()
+
+    def loss(some: Tensor, rng: torch.Generator) -> Tensor:
+        chosen = torch.randint(len(x), (points,), generator=rng).to(device) if points < len(x) else slice(None)
+        here = a[some][:, chosen]
+        found = model(x[chosen].expand(len(some), -1, -1), inputs.encode(here[..., None]).float())[..., 0]
+        return _relative(found * float(outputs.std) + float(outputs.mean), u[some][:, chosen])
+
+    return model, answer, _descend(model, loss, len(data), seed, **how)
+
+
+def _fcn(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+    grid = data.domain
+    assert isinstance(grid, Grid)
+    if grid.dim != 2:
+        raise ValueError(f"FCN sees images; this dataset is {grid.dim}-dimensional")
+    inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
+    model = FCN(1, 1, **sizes).to(device)
+    if device.type == "cuda":
+        model = model.to(memory_format=torch.channels_last)
+    a, u = (_on(device, data.field(name)).reshape(-1, 1, *grid.shape) for name in data.names)
+
+    def run(a: Tensor) -> Tensor:
+        a = (a - float(inputs.mean)) / float(inputs.std)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            found = model(a.contiguous(memory_format=torch.channels_last))
+        return found.float() * float(outputs.std) + float(outputs.mean)
+
+    def answer(x: Tensor, a: Tensor) -> Tensor:
+        model.eval()
+        return run(a.float().to(device).reshape(1, 1, *grid.shape)).reshape(-1).double().cpu()
+
+    def loss(some: Tensor, rng: torch.Generator) -> Tensor:
+        model.train()
+        return _relative(run(a[some]).flatten(1), u[some].flatten(1))
+
+    return model, answer, _descend(model, loss, len(data), seed, **how)
+
+
+def _pca(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+    a, u = (data.field(name).to(device) for name in data.names)
+    model = PCANet(a, u, data.domain.weights.to(device), **sizes).to(device)
+    a, u = a.float(), u.float()
+    coefficients = model.encode(a)
+    # The loss in coefficients: the basis is orthonormal in L2, so this is the L2 error of what can be represented.
+    wanted = ((u - model.u_mean) * model.weights) @ model.u_basis / model.u_std
+    norms = (u.square() * model.weights).sum(1).sqrt()
+
+    def answer(x: Tensor, a: Tensor) -> Tensor:
+        model.eval()
+        return model(a.float().to(device)[None])[0].double().cpu()
+
+    def loss(some: Tensor, rng: torch.Generator) -> Tensor:
+        model.train()
+        error = (model.layers(coefficients[some]) - wanted[some]) * model.u_std
+        return (error.norm(dim=1) / norms[some]).mean()
+
+    about = _descend(model, loss, len(data), seed, **how)
+    return model, answer, {**about, "inputs": len(model.a_std), "outputs": len(model.u_std)}
+
+
+def _rbm(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+    grid = data.domain
+    assert isinstance(grid, Grid)
+    model = ReducedBasis(grid, data.field(data.outputs[0]).to(device), **sizes)
+    return model, lambda x, a: model.solve(a[None], f)[0].cpu(), {"size": model.basis.shape[1]}
+
+
+def _dense(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+    inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
+    model = Dense(len(data.domain), **sizes).to(device)
+    a, u = (_on(device, data.field(name)) for name in data.names)
+
+    def run(a: Tensor) -> Tensor:
+        found: Tensor = model((a - float(inputs.mean)) / float(inputs.std))
+        return found * float(outputs.std) + float(outputs.mean)
+
+    def loss(some: Tensor, rng: torch.Generator) -> Tensor:
+        return _relative(run(a[some]), u[some])
+
+    return model, lambda x, a: run(a.float().to(device)[None])[0].double().cpu(), _descend(model, loss, len(data), seed, **how)
+
+
+def _descend(
+    model: nn.Module,
+    loss: Callable[[Tensor, torch.Generator], Tensor],
+    n: int,
+    seed: int,
+    epochs: int,
+    batch: int,
+    lr: float,
+) -> dict[str, Any]:
+    """Adam with one cycle of the learning rate; every sample once an epoch."""
+    steps = -(-n // batch) * epochs
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 2), pct_start=0.2)
+    rng, device = stream(seed, 4), next(model.parameters()).device
+    last = math.nan
+    for _ in range(epochs):
+        total = torch.zeros((), device=device)
+        for some in torch.randperm(n, generator=rng).split(batch):
+            optimizer.zero_grad()
+            value = loss(some.to(device), rng)
+            value.backward()
+            optimizer.step()
+            schedule.step()
+            total += value.detach() * len(some)
+        last = float(total) / n
+        if not math.isfinite(last):
+            raise ArithmeticError(f"the loss became {last}; use a smaller learning rate than {lr}")
+    return {"loss": last, "steps": steps}
+
+
+def _relative(found: Tensor, u: Tensor) -> Tensor:
+    return ((found - u).norm(dim=1) / u.norm(dim=1)).mean()
+
+
+def _on(device: torch.device, values: Tensor) -> Tensor:
+    return values.float().to(device)
+
+
+BASELINES: dict[str, tuple[Callable[..., Made], bool, dict[str, Any]]] = {
+    "NN": (_pointwise, False, {"epochs": 10, "batch": 8, "lr": 3e-3}),
+    "FCN": (_fcn, True, {"epochs": 40, "batch": 16, "lr": 2e-3}),
+    "PCA+NN": (_pca, False, {"epochs": 250, "batch": 64, "lr": 1e-3}),
+    "RBM": (_rbm, True, {}),
+    "dense": (_dense, False, {"epochs": 1000, "batch": 20, "lr": 1e-3}),
+}
+"""How each is fitted; does it need a grid; and its settings."""

@@ -1,0 +1,90 @@
+"""gkn reproduce: the paper's tables and figures."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gkn.cli.learn import Device, device_named
+from gkn.cli.shell import Config, console, plain
+from gkn.paper.reproduce import NAMES, RECIPES, reproduce
+from gkn.paper.scale import SCALES
+from gkn.paper.work import Place
+
+
+def reproduce_(
+    names: Annotated[list[str] | None, typer.Argument(help=f"all, tables, figures, or some of {', '.join(NAMES)}.")] = None,
+    scale: Annotated[str, typer.Option(help="smoke (seconds), small (two cores, an hour), paper (a GPU).")] = "small",
+    recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "both",
+    seeds: Annotated[int, typer.Option(min=1, help="So many of each cell: mean and spread.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Results and pages. [default: runs/paper-SCALE]")] = None,
+    work: Annotated[Path | None, typer.Option(help="Data and trained networks, which are large. [default: OUT/work]")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time. On a GPU: as many as fit, best under CUDA MPS.")] = 1,
+    backend: Annotated[str, typer.Option(help="joblib's: loky (processes here), dask or ray (a cluster).")] = "loky",
+    scheduler: Annotated[str | None, typer.Option(help="Where Dask's scheduler is, e.g. tcp://host:8786.")] = None,
+    device: Device = "auto",
+    config: Config = None,
+) -> None:
+    """Every table and figure of the paper. Finished cells are kept: interrupted, the same command goes on."""
+    if scale not in SCALES:
+        raise typer.BadParameter(f"{scale!r}: use {', '.join(SCALES)}", param_hint="--scale")
+    if recipe not in (*RECIPES, "both"):
+        raise typer.BadParameter(f"{recipe!r}: use paper, ours or both", param_hint="--recipe")
+    folder = out or Path("runs") / f"paper-{scale}"
+    command = shlex.join(["gkn", *sys.argv[1:]])
+    place = Place(folder, work or folder / "work", device_named(device), jobs, command)
+    start = time.perf_counter()
+
+    def say(done: int, total: int, what: str) -> None:
+        console.print(f"{time.perf_counter() - start:7.1f} s  {done}/{total}  {plain(what)}", soft_wrap=True)
+
+    with _workers(backend, scheduler, jobs):
+        recipes = RECIPES if recipe == "both" else (recipe,)
+        page = reproduce(names or ["all"], place, scale=scale, recipes=recipes, seeds=seeds, progress=say)
+    console.print(f"the pages: {plain(page)}, {plain(page.with_name('README.md'))}", soft_wrap=True)
+
+
+def _workers(backend: str, scheduler: str | None, jobs: int) -> Any:
+    """joblib's way to them. The folders must be shared by all machines of a cluster."""
+    if backend == "loky":
+        if scheduler is not None:
+            raise typer.BadParameter("only for --backend dask", param_hint="--scheduler")
+        return nullcontext()
+    if jobs == 1:
+        raise typer.BadParameter(f"say how many trainings at a time: --jobs, with --backend {backend}", param_hint="--jobs")
+    from joblib import parallel_config
+
+    if backend == "dask":
+        try:
+            from dask.distributed import Client
+        except ImportError as error:
+            raise ImportError("--backend dask needs the package distributed: pip install 'gkn[cluster]'") from error
+        client = Client(scheduler) if scheduler else Client(processes=True, n_workers=jobs, threads_per_worker=1)
+        return _both(client, parallel_config(backend="dask", wait_for_workers_timeout=60))
+    if backend == "ray":
+        try:
+            from ray.util.joblib import register_ray
+        except ImportError as error:
+            raise ImportError("--backend ray needs the package ray: pip install ray") from error
+        register_ray()
+        return parallel_config(backend="ray")
+    raise typer.BadParameter(f"{backend!r}: use loky, dask or ray", param_hint="--backend")
+
+
+class _both:
+    def __init__(self, *contexts: Any) -> None:
+        self.contexts = contexts
+
+    def __enter__(self) -> None:
+        for each in self.contexts:
+            each.__enter__()
+
+    def __exit__(self, *what: Any) -> None:
+        for each in reversed(self.contexts):
+            each.__exit__(*what)

@@ -1,0 +1,40 @@
+"""Where a number was measured: the machine, and the commit of the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+
+def machine() -> str:
+    """Processor, cores, and GPU if there is one."""
+    name = platform.processor()
+    try:
+        with open("/proc/cpuinfo") as file:
+            name = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), name)
+    except OSError:
+        pass
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{name}, {os.cpu_count()} cores{gpu}"
+
+
+def commit() -> str:
+    """The commit of this checkout, with a + where the code has changes that are not in it; "unknown" outside of one.
+
+    GKN_COMMIT says it where the checkout has no history.
+    """
+    given = os.environ.get("GKN_COMMIT")
+    if given:
+        return given
+    here = {"cwd": Path(__file__).parent.parent, "capture_output": True, "text": True, "check": True}
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], **here).stdout.strip()  # type: ignore[call-overload]
+        status = ["git", "status", "--porcelain", "-uno", "--", ".", ":!results", ":!docs"]  # what is measured is the code
+        changed = subprocess.run(status, **here).stdout  # type: ignore[call-overload]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return str(found) + ("+" if changed.strip() else "")

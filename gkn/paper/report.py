@@ -1,0 +1,5 @@
+"""stub"""
+
+
+def write_pages(place, scale):
+    return place.results / "index.html"

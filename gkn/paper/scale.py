@@ -1,0 +1,212 @@
+"""How large: `smoke` takes seconds, for tests; `small` minutes on two cores; `paper` is the real thing, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from gkn.evaluate import Sampled, Test
+from gkn.operator import Exact, Partition, Support
+from gkn.paper.spec import Data, Run, Training
+from gkn.paper.tables import CHANGES, Setting, Table, kernel_of
+from gkn.recipes import NETWORKS, RECIPES, SMOOTHING
+from gkn.rules import Nystrom, Radius, Rule
+
+Recipes = Literal["paper", "ours"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is made smaller, and by how much. `paper` changes nothing but the number of steps, where that is large.
+
+    sizes      of the finest grid, for the paper's 241 and 421
+    pairs      N, for the paper's
+    tests      at most
+    nodes      m is divided by it
+    kernel     layers of kappa are divided by it
+    width      n, components of v
+    steps      at most, by recipe
+    exact      on how many functions exact evaluation of the methods table is affordable, by its s
+    """
+
+    name: str
+    sizes: Mapping[int, int]
+    pairs: Mapping[int, int]
+    tests: int
+    nodes: int
+    kernel: int
+    width: int
+    steps: Mapping[str, int]
+    precision: str
+    exact: Mapping[int, int]
+    support: int
+    baselines: Mapping[str, Mapping[str, Any]]
+
+    def stride(self, s: int, finest: int) -> int:
+        """From the finest grid to the paper's s."""
+        return (finest - 1) // (s - 1)
+
+
+_SAME = {10: 10, 100: 100, 1000: 1000, 1024: 1024}
+SCALES = {
+    "smoke": Scale(
+        name="smoke",
+        sizes={241: 65, 421: 31},
+        pairs={10: 2, 100: 3, 1000: 4, 1024: 4},
+        tests=2,
+        nodes=12,
+        kernel=64,
+        width=4,
+        steps={"paper": 2, "ours": 2},
+        precision="fp32",
+        exact={85: 2, 141: 1, 211: 1, 421: 1},
+        support=30,
+        baselines={
+            "NN": {"epochs": 1},
+            "FCN": {"epochs": 1, "start": 4, "growth": 2},
+            "PCA+NN": {"epochs": 1, "hidden": (8,)},
+            "RBM": {},
+        },
+    ),
+    "small": Scale(
+        name="small",
+        sizes={241: 241, 421: 211},
+        pairs={10: 10, 100: 50, 1000: 150, 1024: 150},
+        tests=20,
+        nodes=2,
+        kernel=16,
+        width=32,
+        steps={"paper": 400, "ours": 300},
+        precision="fp32",
+        exact={85: 4, 141: 1},
+        support=400,
+        baselines={
+            "NN": {"epochs": 4},
+            "FCN": {"epochs": 4, "start": 16, "growth": 8},
+            "PCA+NN": {"epochs": 100, "hidden": (128, 128)},
+            "RBM": {},
+        },
+    ),
+    "paper": Scale(
+        name="paper",
+        sizes={241: 241, 421: 421},
+        pairs=_SAME,
+        tests=100,
+        nodes=1,
+        kernel=1,
+        width=64,
+        steps={"paper": 10_000, "ours": 10_000},
+        precision="bf16",
+        exact={85: 50, 141: 10, 211: 3},
+        support=2000,
+        baselines={"NN": {}, "FCN": {}, "PCA+NN": {}, "RBM": {}},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A place in a table, and the run that fills it. `way`: of several ways to judge it, which; the first is the table's."""
+
+    table: str
+    row: int
+    column: int
+    recipe: str
+    way: str
+    run: Run
+
+
+def cells_of(table: Table, recipe: str, scale: Scale, seed: int) -> list[Cell]:
+    """All cells of a table by a recipe. Baselines do not depend on the recipe, and are the same runs for both."""
+    found = []
+    for row, column, setting in table.cells():
+        for way, run in _runs(table, setting, recipe, scale, seed):
+            found.append(Cell(table.name, row, column, recipe, way, run))
+    return found
+
+
+def _runs(table: Table, setting: Setting, recipe: str, scale: Scale, seed: int) -> list[tuple[str, Run]]:
+    finest = setting.get("finest", 241)
+    every = scale.stride(setting["s"], finest)
+    own = {key: _chosen(value, setting, table) for key, value in (table.paper if recipe == "paper" else table.ours).items()}
+    own = {key: value for key, value in {**own, **CHANGES.get(setting.get("change"), {})}.items() if value is not None}
+    tests = min(setting["tests"], scale.tests)
+    if setting.get("method", "GKN") != "GKN":
+        method = setting["method"]
+        data = Data(scale.sizes[finest], every, scale.pairs[setting["N"]], scale.pairs[1024], min(100, scale.tests), None)
+        settings = tuple(sorted((key, _frozen(value)) for key, value in scale.baselines[method].items()))
+        return [("", Run(Training(data, method, settings, None, None, seed), every, Exact(), tests))]
+    training = _training(setting, own, recipe, scale, every, seed)
+    if "split" in setting:
+        many = min(tests, training.data.n) if setting["split"] == "train" else tests
+        return [("", Run(training, every, Exact(), many, on=setting["split"]))]
+    if finest == 421:
+        return _full_grid(training, setting, recipe, scale, every, tests)
+    how: Test = Exact()
+    if setting["m"] is not None:
+        how = Sampled(_nodes(setting.get("m_test", setting["m"]), scale))
+    return [("", Run(training, scale.stride(setting.get("s_test", setting["s"]), finest), how, tests))]
+
+
+def _full_grid(
+    training: Training, setting: Setting, recipe: str, scale: Scale, every: int, tests: int
+) -> list[tuple[str, Run]]:
+    """The methods table: all points of the grid, in three ways."""
+    parts, support = Partition(_nodes(setting["m"], scale)), Support(scale.support)
+    s = setting["s"]
+    affordable = {85: tests, 141: tests, 211: max(1, tests // 2), 421: max(1, tests // 5)}[s]
+    ways = [
+        ("partition", Run(training, every, parts, affordable)),
+        ("partition, smoothed", Run(training, every, parts, affordable, blur=1.0)),
+        ("support", Run(training, every, support, affordable)),
+    ]
+    exact = scale.exact.get(s, 0) if recipe == "ours" else scale.exact.get(s, 0) // 5
+    if exact:
+        ways.append(("exact", Run(training, every, Exact(), min(exact, tests))))
+    return ways if recipe == "paper" else [ways[2], *ways[:2], *ways[3:]]
+
+
+def _training(setting: Setting, own: Mapping[str, Any], recipe: str, scale: Scale, every: int, seed: int) -> Training:
+    finest = setting.get("finest", 241)
+    n = scale.pairs[setting["N"]]
+    of = scale.pairs[1000 if finest == 241 else 1024]
+    data = Data(scale.sizes[finest], every, n, of, min(100, scale.tests), own.get("smoothing", SMOOTHING[recipe]))
+    network = dict(NETWORKS[recipe])
+    network["last_sigma"] = own.get("last_sigma", network["last_sigma"])
+    kernel = own.get("kernel", network["kernel"])
+    if "depth" in setting:
+        kernel = kernel_of(setting["width"], setting["depth"])
+    network["kernel"] = tuple(max(1, layer // scale.kernel) for layer in kernel)
+    network["width"] = min(network["width"], scale.width)
+    rule: Rule = Radius(setting["r"])
+    if setting["m"] is not None:
+        rule = Nystrom(setting["r"], _nodes(own.get("m", setting["m"]), scale), setting["l"])
+    graphs = n * (rule.l if isinstance(rule, Nystrom) else 1)
+    base = RECIPES[recipe]
+    changes = {key: own[key] for key in ("loss", "factor", "pointwise", "batch", "epochs", "fresh") if key in own}
+    base = replace(base, **changes, precision=own.get("precision", scale.precision), seed=seed)
+    a_step = -(-graphs // base.batch)  # epoch
+    most = min(scale.steps[recipe], own.get("most", 10**9))
+    wanted = base.epochs if recipe == "paper" else max(1, round(own["steps"] / a_step))
+    epochs = max(1, min(wanted, most // a_step))
+    every_epochs = max(1, round(base.every * epochs / wanted)) if recipe == "paper" else base.every
+    chosen = replace(base, epochs=epochs, every=every_epochs)
+    settings = tuple(sorted((key, _frozen(value)) for key, value in network.items()))
+    return Training(data, "GKN", settings, rule, chosen, seed, None if epochs == wanted else wanted)
+
+
+def _nodes(m: int, scale: Scale) -> int:
+    return max(1, m // scale.nodes)
+
+
+def _chosen(value: Any, setting: Setting, table: Table) -> Any:
+    """A setting of a recipe that differs from row to row, or from cell to cell."""
+    if not isinstance(value, dict):
+        return value
+    row, column = (setting[word] for word, _ in (table.rows, table.columns))
+    return next((value[key] for key in ((row, column), row) if key in value), value.get(None))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else value

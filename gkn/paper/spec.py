@@ -1,0 +1,86 @@
+"""A Run is one cell of a table: what is learned, by what, and how it is judged. Its result is one file, named by its hash."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+from gkn.durable import digest
+from gkn.evaluate import Test
+from gkn.recipes import Recipe
+from gkn.rules import Rule
+
+
+@dataclass(frozen=True)
+class Data:
+    """Pairs of a recipe of `gkn.generate`: the first `n` to learn from, and, after the first `of`, `tests` to judge by.
+
+    size       of the finest grid, on which all of them are solved
+    every      the stride to the grid that is learned on
+    smoothing  width of the Gaussian of a_eps, a length; None: no a_eps
+    """
+
+    size: int
+    every: int
+    n: int
+    of: int
+    tests: int
+    smoothing: float | None
+    name: str = "darcy"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is fitted once, whatever it is then asked.
+
+    method    GKN, or the name of a baseline
+    settings  of the network, or of the baseline: (name, value) pairs
+    rule      of a GKN: how points become graphs
+    recipe    of a GKN; its seed is the run's
+    asked     epochs of the paper where they were shortened to fit a budget; None: they were not
+    """
+
+    data: Data
+    method: str
+    settings: tuple[tuple[str, Any], ...]
+    rule: Rule | None
+    recipe: Recipe | None
+    seed: int
+    asked: int | None = None
+
+    @property
+    def hash(self) -> str:
+        return digest(plain(self))[:16]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training, and one way to judge it.
+
+    every      the stride to the grid that is judged on
+    how        as of `relative_l2`
+    functions  so many of them
+    on         test, or train: the pairs it learned from
+    blur       pixels of a Gaussian over the answers, which the authors applied and did not mention
+    """
+
+    training: Training
+    every: int
+    how: Test
+    functions: int
+    on: str = "test"
+    blur: float = 0.0
+
+    @property
+    def hash(self) -> str:
+        return digest(plain(self))[:16]
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it; choices like Radius(0.1) and Exact() with their names."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__, **{key: plain(getattr(value, key)) for key in asdict(value)}}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return value

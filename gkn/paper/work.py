@@ -1,0 +1,243 @@
+"""Doing runs: data once, every training once, every cell a file. What is finished is never done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from joblib import Parallel, delayed
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from gkn.baselines import fit_baseline
+from gkn.dataset import Dataset, Sample
+from gkn.durable import canonical, make_folder, write
+from gkn.evaluate import Answers, Sampled, relative_l2
+from gkn.fields import stream
+from gkn.generate import Darcy, make_dataset
+from gkn.machine import commit, machine
+from gkn.models import GKN
+from gkn.operator import Exact, How, Operator
+from gkn.paper.spec import Data, Run, Training, plain
+from gkn.rules import Nystrom, Radius
+from gkn.storage import versions
+from gkn.train import fit
+
+Progress = Callable[[int, int, str], None]
+COUNTED = 20  # graphs whose edges are counted
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are kept: results (small, to be committed), and data and trained networks (large)."""
+
+    results: Path
+    work: Path
+    device: str = "cpu"
+    jobs: int = 1
+    command: str = ""
+
+    def cell(self, run: Run) -> Path:
+        return self.results / "cells" / f"{run.hash}.json"
+
+    def done(self, run: Run) -> dict[str, Any] | None:
+        """What is known of a run; None if it is still to be done. A file that cannot be read is done again."""
+        try:
+            found = json.loads(self.cell(run).read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.get("run") == json.loads(canonical(plain(run))) else None
+
+
+def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None) -> None:
+    """Everything that is missing, the longest trainings first, `jobs` at a time: by joblib, whose backend may be a cluster."""
+    tasks: dict[Training, list[Run]] = {}
+    for run in dict.fromkeys(runs):
+        if place.done(run) is None:
+            tasks.setdefault(run.training, []).append(run)
+    if not tasks:
+        return
+    make_folder(place.results / "cells")
+    _make_data({training.data for training in tasks}, place)
+    order = sorted(tasks, key=cost, reverse=True)
+    done = 0
+    for name in (
+        _parallel((training, tasks[training], place) for training in order)
+        if place.jobs > 1
+        else (do(training, tasks[training], place) for training in order)
+    ):
+        done += 1
+        if progress is not None:
+            progress(done, len(order), name)
+
+
+def _parallel(work: list[tuple[Training, list[Run], Place]]) -> Iterator[str]:
+    pool = Parallel(n_jobs=work[0][2].jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
+    yield from pool(delayed(do)(*each) for each in work)
+
+
+def cost(training: Training) -> float:
+    """How long a training takes, in units that are good for nothing but an order."""
+    if training.recipe is None:
+        return 1e6 * training.data.size / training.data.every
+    points = ((training.data.size - 1) // training.data.every + 1) ** 2
+    m, l = (training.rule.m, training.rule.l) if isinstance(training.rule, Nystrom) else (points, 1)
+    assert training.rule is not None
+    graphs = training.data.n * l
+    steps = training.recipe.epochs * -(-graphs // training.recipe.batch)
+    edges = training.recipe.batch * m**2 * min(1.0, 3 * training.rule.r**2)
+    layers = dict(training.settings)["kernel"]
+    return float(steps * (1e5 + edges * (1 + sum(a * b for a, b in zip((6, *layers), layers, strict=False)) / 5e5)))
+
+
+def do(training: Training, runs: list[Run], place: Place) -> str:
+    """Fit, or read what was fitted, and fill the cells."""
+    if place.device == "cpu" and place.jobs > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.jobs))
+    cuda = place.device.startswith("cuda")
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    answers, about = fitted(training, place)
+    took = time.perf_counter() - start
+    shown = []
+    for run in runs:
+        start = time.perf_counter()
+        errors = judged(run, answers, place)
+        peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        result = {
+            "run": plain(run),
+            "training": training.hash,
+            "error": errors,
+            "edges": edges_of(run),
+            "seconds": {"fit": about["seconds"], "with set-up": took, "judge": time.perf_counter() - start},
+            "steps": about["steps"],
+            "peak_bytes": peak,
+            "device": place.device,
+            "jobs": place.jobs,
+            "machine": machine(),
+            "versions": versions(),
+            "commit": commit(),
+            "command": place.command,
+        }
+        write(place.cell(run), canonical(result))
+        shown.append(f"{errors['mean']:.4f}")
+    return f"{training.method} {describe(training)}: {' '.join(shown)} ({took:.0f} s)"
+
+
+def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[str, Any]]:
+    """What was learned, and how long that took."""
+    learn = _samples(training.data, training.data.every, range(training.data.n), place)
+    if training.method != "GKN":
+        start = time.perf_counter()
+        settings = dict(training.settings)
+        answers = fit_baseline(training.method, learn, seed=training.seed, device=place.device, **settings)
+        return answers, {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps")}
+    assert training.rule is not None
+    assert training.recipe is not None
+    torch.manual_seed(int(stream(training.seed, 5).initial_seed()) % 2**31)
+    model = GKN(dim=2, in_channels=len(learn.inputs), **dict(training.settings))
+    folder = place.work / "trained" / training.hash
+    operator = fit(model, learn, training.rule, training.recipe, out=folder, device=place.device, keep=1, save_every=120.0)
+    operator.model.to(place.device)
+    metrics = operator.about["metrics"]
+    return operator, {"seconds": metrics["seconds"], "steps": metrics["step"]}
+
+
+def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any]:
+    data = run.training.data
+    first = 0 if run.on == "train" else data.of
+    tests = _samples(data, run.every, range(first, first + run.functions), place)
+    if run.blur:
+        assert isinstance(answers, Operator)
+        assert not isinstance(run.how, Sampled)
+        found = relative_l2(Blurred(answers, run.how, run.blur), tests, seed=1)
+    else:
+        found = relative_l2(answers, tests, run.how, seed=1)
+    return {key: value for key, value in found.json().items() if key != "each"}
+
+
+class Blurred:
+    """An operator on grids whose answers are smoothed, as the authors' were: a Gaussian, u = 0 outside."""
+
+    def __init__(self, operator: Operator, how: How, pixels: float) -> None:
+        self.operator, self.how, self.pixels = operator, how, pixels
+
+    def ready(self, dataset: Dataset) -> Dataset:
+        return self.operator.ready(dataset)
+
+    def __call__(self, sample: Sample) -> Tensor:
+        found = self.operator(sample, how=self.how, rng=torch.Generator().manual_seed(1)).cpu().double()
+        image = found.reshape(sample.domain.shape).numpy()  # type: ignore[union-attr]
+        return torch.from_numpy(gaussian_filter(image, self.pixels, mode="constant")).reshape(-1, 1)
+
+
+def edges_of(run: Run) -> dict[str, float] | None:
+    """Edges of a graph of the training, and of one of the test: the mean of some."""
+    rule, data = run.training.rule, run.training.data
+    if rule is None:
+        return None
+    found = {}
+    tested: Any = Nystrom(rule.r, run.how.m) if isinstance(run.how, Sampled) else Radius(rule.r)
+    for name, which, every in (("train", rule, data.every), ("test", tested, run.every)):
+        if name == "train" or isinstance(run.how, Sampled | Exact):
+            count = _edges(which, Darcy(size=data.size).domain().every(every).size)
+            if count is not None:
+                found[name] = count
+    return found
+
+
+@lru_cache(maxsize=256)
+def _edges(rule: Nystrom | Radius, size: int) -> float | None:
+    points = Darcy(size=size).domain().points
+    if isinstance(rule, Nystrom):
+        draws = rule.draws(len(points), range(COUNTED), seed=1)[:, 0]
+        return sum(rule.graph(points[nodes]).num_edges for nodes in draws) / len(draws)
+    if len(points) ** 2 * min(1.0, 3 * rule.r**2) > 5e6:
+        return None
+    return float(rule.graph(points).num_edges)
+
+
+def describe(training: Training) -> str:
+    data, rule = training.data, training.rule
+    side = (data.size - 1) // data.every + 1
+    words = [f"s={side}", f"N={data.n}"]
+    if rule is not None and training.recipe is not None:
+        words += [f"r={rule.r:g}", *([f"m={rule.m}", f"l={rule.l}"] if isinstance(rule, Nystrom) else [])]
+        words += [f"kernel={'-'.join(str(x) for x in dict(training.settings)['kernel'])}", f"epochs={training.recipe.epochs}"]
+    return " ".join(words)
+
+
+# --- data --------------------------------------------------------------------------------------------------------------
+
+
+def _folder(data: Data, place: Place) -> Path:
+    return place.work / "data" / f"{data.name}{data.size}-{data.of + data.tests}-seed{data.seed}"
+
+
+def _make_data(wanted: set[Data], place: Place) -> None:
+    for data in {_folder(each, place): each for each in wanted}.values():
+        device = "cuda" if place.device.startswith("cuda") else "cpu"
+        workers = os.cpu_count() or 1
+        make_dataset(
+            Darcy(size=data.size), data.of + data.tests, data.seed, _folder(data, place), workers=workers, device=device
+        )
+
+
+def _samples(data: Data, every: int, which: range, place: Place) -> Dataset:
+    return _kept(_folder(data, place), data.smoothing, every, which, place.device)
+
+
+@lru_cache(maxsize=4)
+def _kept(folder: Path, smoothing: float | None, every: int, which: range, device: str) -> Dataset:
+    """In memory: several trainings use the same."""
+    found = Dataset.open(folder).take(which)
+    return (found if smoothing is None else found.smoothed(smoothing)).every(every).kept(device)
