@@ -262,9 +262,8 @@ class Dataset:
         return len(self._index)
 
     def __repr__(self) -> str:
-        return (
-            f"Dataset({len(self)} samples, {', '.join(self.inputs)} -> {', '.join(self.outputs)}, on {described(self._domain)})"
-        )
+        fields = f"{', '.join(self.inputs)} -> {', '.join(self.outputs)}"
+        return f"Dataset({len(self)} samples, {fields}, on {described(self._domain)})"
 
     @property
     def names(self) -> tuple[str, ...]:

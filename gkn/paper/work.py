@@ -68,13 +68,8 @@ def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None) 
     make_folder(place.results / "cells")
     _make_data({training.data for training in tasks}, place)
     order = sorted(tasks, key=cost, reverse=True)
-    done = 0
-    for name in (
-        _parallel((training, tasks[training], place) for training in order)
-        if place.jobs > 1
-        else (do(training, tasks[training], place) for training in order)
-    ):
-        done += 1
+    work = [(training, tasks[training], place) for training in order]
+    for done, name in enumerate(_parallel(work) if place.jobs > 1 else (do(*each) for each in work), start=1):
         if progress is not None:
             progress(done, len(order), name)
 
