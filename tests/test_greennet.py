@@ -7,17 +7,18 @@ from gkn.neighbors import radius_graph
 from gkn.pde.green import green_interval
 
 
-def setting(rng, fields=1, dim=1, nodes=25):
+def setting(rng, fields=1, dim=1, nodes=25, more=None):
     torch.manual_seed(0)
-    model = GreenNet(dim, kernel=(16, 16), fields=fields).double()
+    model = GreenNet(dim, kernel=(16, 16), fields=fields, **(more or {})).double()
     x = torch.rand(nodes, dim, generator=rng, dtype=torch.float64)
     weights = torch.rand(nodes, generator=rng, dtype=torch.float64)
     return model, x, weights, radius_graph(x, r=10.0)
 
 
+@pytest.mark.parametrize("more", [{}, {"symmetric": True}, {"distance": True}, {"symmetric": True, "distance": True}])
 @pytest.mark.parametrize("fields", [1, 2])
-def test_it_is_the_quadrature_of_the_kernel_that_is_read_out(rng, fields):
-    model, x, weights, graph = setting(rng, fields, dim=2)
+def test_it_is_the_quadrature_of_the_kernel_that_is_read_out(rng, fields, more):
+    model, x, weights, graph = setting(rng, fields, dim=2, more=more)
     f = torch.randn(25, fields, generator=rng, dtype=torch.float64)
     u = model(graph, x, f, weights)
     expected = torch.zeros(25, fields, dtype=torch.float64)
@@ -25,6 +26,35 @@ def test_it_is_the_quadrature_of_the_kernel_that_is_read_out(rng, fields):
         kernel = model.read(x, x[j].expand(25, -1)).reshape(25, fields, fields)
         expected += weights[j] * (kernel @ f[j])
     torch.testing.assert_close(u, expected)
+
+
+def test_symmetric(rng):
+    model, x, *_ = setting(rng, 2, dim=2, more={"symmetric": True, "distance": True})
+    y = torch.rand(25, 2, generator=rng, dtype=torch.float64)
+    torch.testing.assert_close(model.read(x, y), model.read(y, x).transpose(1, 2))
+    plain, *_ = setting(rng, 2, dim=2)
+    assert not torch.allclose(plain.read(x, y), plain.read(y, x).transpose(1, 2))
+
+
+def test_distance_enters_the_kernel(rng):
+    model, x, *_ = setting(rng, dim=2, more={"distance": True})
+    near = model.read(x, x)
+    with torch.no_grad():
+        model.of_distance.mul_(3)
+    torch.testing.assert_close(model.read(x, x), near)  # |x - x| = 0
+    y = torch.rand(25, 2, generator=rng, dtype=torch.float64)
+    before = model.read(x, y)
+    with torch.no_grad():
+        model.of_distance.mul_(3)
+    assert not torch.allclose(model.read(x, y), before)
+
+
+@pytest.mark.parametrize("more", [{}, {"symmetric": True}])
+def test_several_right_hand_sides_are_columns(rng, more):
+    model, x, weights, graph = setting(rng, 2, more=more)
+    f, g = (torch.randn(25, 2, generator=rng, dtype=torch.float64) for _ in range(2))
+    both = model(graph, x, torch.cat([f, g], 1), weights)
+    torch.testing.assert_close(both, torch.cat([model(graph, x, f, weights), model(graph, x, g, weights)], 1))
 
 
 def test_linear_in_f(rng):

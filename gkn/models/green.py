@@ -11,6 +11,8 @@ from gkn.graph import Graph
 from gkn.models.kernel import Kernel
 from gkn.ops import Backend
 
+_ENTRIES = 2**24  # of products of edges, at a time
+
 
 class GreenNet(nn.Module):
     """Linear in f whatever its parameters: with sigma the identity and W = 0 the network is one integral, and its kernel is
@@ -18,9 +20,11 @@ class GreenNet(nn.Module):
 
         u(x) = sum over y in N(x) of w(y) kappa(x, y) f(y)
 
-        dim      of the points
-        kernel   sizes of the hidden layers of kappa
-        fields   of f, and of u
+        dim         of the points
+        kernel      sizes of the hidden layers of kappa
+        fields      of f, and of u
+        symmetric   G(x, y) = G(y, x), as of every self-adjoint equation: the mean of kappa both ways
+        distance    |x - y| enters kappa beside x and y
     """
 
     def __init__(
@@ -29,6 +33,8 @@ class GreenNet(nn.Module):
         kernel: Sequence[int] = (256, 256),
         fields: int = 1,
         *,
+        symmetric: bool = False,
+        distance: bool = False,
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:
@@ -37,6 +43,9 @@ class GreenNet(nn.Module):
             raise ValueError(f"GreenNet(dim={dim}, fields={fields}): needed at least 1 of each")
         self.dim, self.fields, self.recompute, self.backend = dim, fields, recompute, backend
         self.kappa = Kernel(dim, kernel, fields, fields)
+        self.symmetric, self.distance = symmetric, distance
+        bound = (2 * dim) ** -0.5
+        self.of_distance = nn.Parameter(torch.empty(kernel[0]).uniform_(-bound, bound)) if distance else None
 
     def forward(self, graph: Graph, x: Tensor, f: Tensor, weights: Tensor, at: Tensor | None = None) -> Tensor:
         """u at the points `at` (or x): (K, d), f (K, fields), quadrature weights (K,) -> (P, fields). `graph`: points <- x.
@@ -55,6 +64,8 @@ class GreenNet(nn.Module):
             )
         if weights.shape != (len(x),) or (graph.num_targets, graph.num_sources) != (len(at), len(x)):
             raise ValueError(f"GreenNet: weights {tuple(weights.shape)} and {graph}; needed ({len(x)},), {len(at)} <- {len(x)}")
+        if self.symmetric or self.distance:
+            return self._by_edge(graph, at.to(own.dtype), x.to(own.dtype), (weights[:, None] * f).to(own.dtype))
         options = {"mean": False, "recompute": self.recompute, "backend": self.backend}
         integral = self.kappa.on(graph, at.to(own.dtype), x.to(own.dtype), weights=weights, **options)
         return torch.cat([integral(part) for part in f.to(own.dtype).split(self.fields, 1)], 1)
@@ -64,5 +75,25 @@ class GreenNet(nn.Module):
         own = self.kappa.W
         if x.shape != y.shape or x.shape != (len(x), self.dim):
             raise ValueError(f"GreenNet.read: points {tuple(x.shape)} and {tuple(y.shape)}; needed pairs, (P, {self.dim}) each")
-        out = self.kappa.matrices(x.to(own.dtype), y.to(own.dtype)).transpose(1, 2)
+        out = self._matrices(x.to(own.dtype), y.to(own.dtype))
         return out[:, 0, 0] if self.fields == 1 else out
+
+    def _matrices(self, x: Tensor, y: Tensor) -> Tensor:
+        """(P, fields, fields), as G[out, in]"""
+        more = None
+        if self.of_distance is not None:
+            more = (x - y).square().sum(1, keepdim=True).clamp_min(1e-24).sqrt() * self.of_distance
+        out = self.kappa.matrices(x, y, more).transpose(1, 2)
+        if not self.symmetric:
+            return out
+        return (out + self.kappa.matrices(y, x, more)) / 2  # G(y, x) has in and out exchanged, too
+
+    def _by_edge(self, graph: Graph, at: Tensor, x: Tensor, f: Tensor) -> Tensor:
+        """A matrix an edge: what is asked of kappa beside x and y is not a sum over them, so nothing factors."""
+        targets = torch.repeat_interleave(torch.arange(graph.num_targets, device=x.device), graph.degrees.to(x.device))
+        columns = f.reshape(len(x), -1, self.fields)
+        total = f.new_zeros(graph.num_targets, *columns.shape[1:])
+        for some in torch.arange(graph.num_edges, device=x.device).split(max(1, _ENTRIES // f.shape[1])):
+            to, source = targets[some], graph.src[some]
+            total = total.index_add(0, to, torch.einsum("eoi,eni->eno", self._matrices(at[to], x[source]), columns[source]))
+        return total.reshape(graph.num_targets, -1)

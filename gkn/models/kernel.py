@@ -65,10 +65,10 @@ class Kernel(nn.Module):
         """Weights and biases between the first and the last layer."""
         return [(layer.weight, layer.bias) for layer in self.hidden if isinstance(layer, nn.Linear)]
 
-    def matrices(self, x: Tensor, y: Tensor) -> Tensor:
-        """kappa itself, for pairs of features: (P, f), (P, f) -> (P, n, m)."""
+    def matrices(self, x: Tensor, y: Tensor, more: Tensor | None = None) -> Tensor:
+        """kappa itself, for pairs of features: (P, f), (P, f) -> (P, n, m). `more`: (P, k), added to the first layer."""
         p, q = self.parts(x, y)
-        h = torch.relu(p + q)
+        h = torch.relu(p + q if more is None else p + q + more)
         for layer in self.hidden:
             h = torch.relu(layer(h))
         return torch.einsum("ek,kji->eji", h, self.W) + self.B

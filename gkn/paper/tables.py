@@ -2,8 +2,8 @@
 
 Words of a setting: s, s_test (grid points a side), N (training pairs), tests, m, m_test (nodes; None: all), r, l, width and
 depth (of the kernel network), method, split (train or test), change. `paper` and `ours` are what a table changes in the recipe
-of that name and its network; `steps` is how long ours trains, `most` how many steps the paper's may take where one is expensive.
-What is taken from the authors' scripts, where the paper is silent or says otherwise, is marked "script".
+of that name and its network; `steps` is how long ours trains, `most` how many steps the paper's may take where one is
+expensive. What is taken from the authors' scripts, where the paper is silent or says otherwise, is marked "script".
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from gkn.baselines import fit_baseline
-from gkn.dataset import Dataset, Sample
+from gkn.dataset import BadNumbers, Dataset, Sample
 from gkn.durable import canonical, make_folder, write
 from gkn.evaluate import Answers, Sampled, relative_l2
 from gkn.fields import stream
@@ -29,10 +29,14 @@ from gkn.operator import Exact, How, Operator
 from gkn.paper.spec import Data, Run, Training, plain
 from gkn.rules import Nystrom, Radius
 from gkn.storage import versions
-from gkn.train import fit
+from gkn.train import OPERATOR, fit, load
 
 Progress = Callable[[int, int, str], None]
 COUNTED = 20  # graphs whose edges are counted
+
+
+class RunsFailed(ValueError):
+    """Some runs could not be done; the others were, and are kept."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +70,21 @@ def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None) 
     if not tasks:
         return
     make_folder(place.results / "cells")
-    _make_data({training.data for training in tasks}, place)
+    make_data({training.data for training in tasks}, place)
     order = sorted(tasks, key=cost, reverse=True)
     work = [(training, tasks[training], place) for training in order]
-    for done, name in enumerate(_parallel(work) if place.jobs > 1 else (do(*each) for each in work), start=1):
+    failed = []
+    for done, (name, wrong) in enumerate(_parallel(work) if place.jobs > 1 else (_try(*each) for each in work), start=1):
+        failed += [] if wrong is None else [wrong]
         if progress is not None:
             progress(done, len(order), name)
+    if failed:
+        raise RunsFailed(f"{len(failed)} of {len(order)} trainings could not be done; the first: {failed[0]}")
 
 
-def _parallel(work: list[tuple[Training, list[Run], Place]]) -> Iterator[str]:
+def _parallel(work: list[tuple[Training, list[Run], Place]]) -> Iterator[tuple[str, str | None]]:
     pool = Parallel(n_jobs=work[0][2].jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
-    yield from pool(delayed(do)(*each) for each in work)
+    yield from pool(delayed(_try)(*each) for each in work)
 
 
 def cost(training: Training) -> float:
@@ -94,43 +102,53 @@ def cost(training: Training) -> float:
 
 
 def do(training: Training, runs: list[Run], place: Place) -> str:
-    """Fit, or read what was fitted, and fill the cells."""
+    """Fit, or read what was fitted, and fill the cells. A training whose numbers are no longer finite fills them with that."""
     if place.device == "cpu" and place.jobs > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.jobs))
     cuda = place.device.startswith("cuda")
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    answers, about = fitted(training, place)
+    try:
+        answers, about = fitted(training, place)
+    except BadNumbers as error:
+        for run in runs:
+            _write(run, place, {"failed": str(error)})
+        return f"{training.method} {describe(training)}: diverged"
     took = time.perf_counter() - start
     shown = []
     for run in runs:
         start = time.perf_counter()
         errors = judged(run, answers, place)
         peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        result = {
-            "run": plain(run),
-            "training": training.hash,
-            "error": errors,
-            "edges": edges_of(run),
-            "seconds": {"fit": about["seconds"], "with set-up": took, "judge": time.perf_counter() - start},
-            "steps": about["steps"],
-            "peak_bytes": peak,
-            "device": place.device,
-            "jobs": place.jobs,
-            "machine": machine(),
-            "versions": versions(),
-            "commit": commit(),
-            "command": place.command,
-        }
-        write(place.cell(run), canonical(result))
+        seconds = {"fit": about["seconds"], "with set-up": took, "judge": time.perf_counter() - start}
+        more = {"steps": about["steps"], "peak_bytes": peak, "edges": edges_of(run)}
+        _write(run, place, {"error": errors, "seconds": seconds, **more})
         shown.append(f"{errors['mean']:.4f}")
     return f"{training.method} {describe(training)}: {' '.join(shown)} ({took:.0f} s)"
 
 
+def _write(run: Run, place: Place, found: dict[str, Any]) -> None:
+    where = {"device": place.device, "jobs": place.jobs, "machine": machine(), "versions": versions(), "commit": commit()}
+    result = {"run": plain(run), "training": run.training.hash, **found, **where, "command": place.command}
+    write(place.cell(run), canonical(result))
+
+
+def _try(training: Training, runs: list[Run], place: Place) -> tuple[str, str | None]:
+    """One that cannot be done does not keep the others from being done."""
+    try:
+        return do(training, runs, place), None
+    except (ValueError, ArithmeticError, RuntimeError, MemoryError, ImportError) as error:
+        return f"{training.method} {describe(training)}: not done: {error}", f"{describe(training)}: {error}"
+
+
 def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[str, Any]]:
-    """What was learned, and how long that took."""
-    learn = _samples(training.data, training.data.every, range(training.data.n), place)
+    """What was learned, and how long that took. A network that is there is read."""
+    folder = place.work / "trained" / training.hash
+    if (folder / OPERATOR).is_dir():
+        operator = load(folder, device=place.device)
+        return operator, _effort(operator)
+    learn = samples_of(training.data, training.data.every, range(training.data.n), place)
     if training.method != "GKN":
         start = time.perf_counter()
         settings = dict(training.settings)
@@ -138,19 +156,21 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
         return answers, {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps")}
     assert training.rule is not None
     assert training.recipe is not None
-    torch.manual_seed(int(stream(training.seed, 5).initial_seed()) % 2**31)
+    torch.manual_seed(stream(training.seed, 5).initial_seed() % 2**31)  # another than that of the draws
     model = GKN(dim=2, in_channels=len(learn.inputs), **dict(training.settings))
-    folder = place.work / "trained" / training.hash
     operator = fit(model, learn, training.rule, training.recipe, out=folder, device=place.device, keep=1, save_every=120.0)
-    operator.model.to(place.device)
+    return operator, _effort(operator)
+
+
+def _effort(operator: Operator) -> dict[str, Any]:
     metrics = operator.about["metrics"]
-    return operator, {"seconds": metrics["seconds"], "steps": metrics["step"]}
+    return {"seconds": metrics["seconds"], "steps": metrics["step"]}
 
 
 def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any]:
     data = run.training.data
     first = 0 if run.on == "train" else data.of
-    tests = _samples(data, run.every, range(first, first + run.functions), place)
+    tests = samples_of(data, run.every, range(first, first + run.functions), place)
     if run.blur:
         assert isinstance(answers, Operator)
         assert not isinstance(run.how, Sampled)
@@ -218,7 +238,8 @@ def _folder(data: Data, place: Place) -> Path:
     return place.work / "data" / f"{data.name}{data.size}-{data.of + data.tests}-seed{data.seed}"
 
 
-def _make_data(wanted: set[Data], place: Place) -> None:
+def make_data(wanted: set[Data], place: Place) -> None:
+    """Whatever is not there yet, in full: every training takes its part."""
     for data in {_folder(each, place): each for each in wanted}.values():
         device = "cuda" if place.device.startswith("cuda") else "cpu"
         workers = os.cpu_count() or 1
@@ -227,7 +248,7 @@ def _make_data(wanted: set[Data], place: Place) -> None:
         )
 
 
-def _samples(data: Data, every: int, which: range, place: Place) -> Dataset:
+def samples_of(data: Data, every: int, which: range, place: Place) -> Dataset:
     return _kept(_folder(data, place), data.smoothing, every, which, place.device)
 
 
