@@ -132,14 +132,15 @@ def _fcn(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str
     inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
     model = FCN(1, 1, **sizes).to(device)
     if device.type == "cuda":
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     a, u = (_on(device, data.field(name)).reshape(-1, 1, *grid.shape) for name in data.names)
 
     def run(a: Tensor) -> Tensor:
         a = (a - float(inputs.mean)) / float(inputs.std)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             found = model(a.contiguous(memory_format=torch.channels_last))
-        return found.float() * float(outputs.std) + float(outputs.mean)
+        out: Tensor = found.float() * float(outputs.std) + float(outputs.mean)
+        return out
 
     def answer(x: Tensor, a: Tensor) -> Tensor:
         model.eval()
@@ -163,12 +164,14 @@ def _pca(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str
 
     def answer(x: Tensor, a: Tensor) -> Tensor:
         model.eval()
-        return model(a.float().to(device)[None])[0].double().cpu()
+        found: Tensor = model(a.float().to(device)[None])
+        return found[0].double().cpu()
 
     def loss(some: Tensor, rng: torch.Generator) -> Tensor:
         model.train()
         error = (model.layers(coefficients[some]) - wanted[some]) * model.u_std
-        return (error.norm(dim=1) / norms[some]).mean()
+        relative: Tensor = (error.norm(dim=1) / norms[some]).mean()
+        return relative
 
     about = _descend(model, loss, len(data), seed, **how)
     return model, answer, {**about, "inputs": len(model.a_std), "outputs": len(model.u_std)}
@@ -227,7 +230,8 @@ def _descend(
 
 
 def _relative(found: Tensor, u: Tensor) -> Tensor:
-    return ((found - u).norm(dim=1) / u.norm(dim=1)).mean()
+    errors: Tensor = (found - u).norm(dim=1) / u.norm(dim=1)
+    return errors.mean()
 
 
 def _on(device: torch.device, values: Tensor) -> Tensor:

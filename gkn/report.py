@@ -10,7 +10,7 @@ from pathlib import Path
 from gkn.durable import make_folder, write
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 60rem; margin: 2.5rem auto; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 70rem; margin: 2.5rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; }
 th, td { padding: .25rem .9rem .25rem 0; text-align: right; border-bottom: 1px solid #ddd; }
@@ -42,6 +42,17 @@ class Page:
     def picture(self, path: Path, what: str) -> None:
         data = base64.b64encode(path.read_bytes()).decode()
         self._parts.append(f'<p><img src="data:image/png;base64,{data}" alt="{escape(what, quote=True)}"></p>')
+
+    def link_picture(self, source: str, what: str) -> None:
+        """One that stays a file beside the page."""
+        self._parts.append(f'<p><img src="{escape(source, quote=True)}" alt="{escape(what, quote=True)}"></p>')
+
+    def begin_details(self, summary: str) -> None:
+        """What follows, until `end_details`, is folded up."""
+        self._parts.append(f"<details><summary>{escape(summary)}</summary>")
+
+    def end_details(self) -> None:
+        self._parts.append("</details>")
 
     def write(self, path: Path) -> None:
         make_folder(path.parent)

@@ -274,3 +274,21 @@ def test_using_some_of_the_fields(rng):
     assert twice.smoothing == [("a", 0.3), ("b", 0.2)]
     assert twice.given == ("a", "b")
     assert data.smoothing == []
+
+
+def test_kept_is_the_same_dataset(rng):
+    data = make_dataset(Darcy(size=17), 6).smoothed(0.1).every(2).take([4, 1, 2])
+    kept = data.kept()
+    assert (kept.names, kept.smoothing, kept.given, len(kept)) == (data.names, data.smoothing, data.given, 3)
+    assert [kept.number(i) for i in range(3)] == [4, 1, 2]
+    for name in data.names:
+        assert torch.equal(kept.field(name), data.field(name))
+    assert torch.equal(kept.every(2)[1].a, data.every(2)[1].a)
+    assert torch.equal(kept.take([2, 0]).field("a_smooth_x"), data.take([2, 0]).field("a_smooth_x"))
+    assert kept.identity() == data.kept().identity() != data.take(2).kept().identity()
+
+
+def test_kept_needs_one_domain():
+    values = [torch.ones(9).double(), torch.ones(16).double()]
+    with pytest.raises(ValueError, match="needs samples on one domain"):
+        Dataset([Grid(3), Grid(4)], a=values, u=values).kept()

@@ -65,7 +65,8 @@ def _workers(backend: str, scheduler: str | None, jobs: int) -> Any:
             from dask.distributed import Client
         except ImportError as error:
             raise ImportError("--backend dask needs the package distributed: pip install 'gkn[cluster]'") from error
-        client = Client(scheduler) if scheduler else Client(processes=True, n_workers=jobs, threads_per_worker=1)
+        here = {"processes": True, "n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+        client = Client(scheduler) if scheduler else Client(**here)  # type: ignore[no-untyped-call]
         return _both(client, parallel_config(backend="dask", wait_for_workers_timeout=60))
     if backend == "ray":
         try:

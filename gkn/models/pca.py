@@ -41,6 +41,14 @@ class PCANet(nn.Module):
     outputs   coefficients of u
     """
 
+    weights: Tensor
+    a_mean: Tensor
+    a_basis: Tensor
+    a_std: Tensor
+    u_mean: Tensor
+    u_basis: Tensor
+    u_std: Tensor
+
     def __init__(
         self,
         a: Tensor,

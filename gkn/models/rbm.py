@@ -42,7 +42,8 @@ class ReducedBasis:
             faces = (own.narrow(axis, 0, self.grid.size - 1) + own.narrow(axis, 1, self.grid.size - 1)).reshape(-1) / 2
             matrix += (differences * faces) @ differences.T
         load = f * self.grid.spacing**2 * (self._inside @ self.basis)
-        return self.basis @ torch.linalg.solve(matrix, load)
+        found: Tensor = self.basis @ torch.linalg.solve(matrix, load)
+        return found
 
     def _inner(self, x: Tensor, axis: int) -> Tensor:
         """Without the boundary nodes of the other axes: nothing flows along the boundary."""

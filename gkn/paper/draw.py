@@ -92,7 +92,7 @@ def interval(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     figure, axes = plt.subplots(1, 4, figsize=(14.6, 3.3), layout="constrained")
     learned, exact, x = arrays["learned"], arrays["exact"], arrays["x"]
     most = max(float(np.abs(learned - exact).max()), 1e-300)
-    parts = [("learned kernel", learned, 0, 0.25, "viridis"), ("exact G(x, y)", exact, 0, 0.25, "viridis")]
+    parts = [("learned kernel", learned, 0.0, 0.25, "viridis"), ("exact G(x, y)", exact, 0.0, 0.25, "viridis")]
     parts.append(("difference", learned - exact, -most, most, "PuOr"))
     for axis, (title, values, low, high, colours) in zip(axes, parts, strict=False):
         _bar(figure, _image(figure, axis, values.reshape(-1), title, low, high, colours), axis)

@@ -27,6 +27,7 @@ from gkn.storage import versions
 
 Numbers = dict[str, Any]
 Arrays = dict[str, Tensor]
+Draw = Callable[[Numbers, Mapping[str, Any], Path], None]
 SHOWN = 5  # test functions of figures 4 to 6
 
 
@@ -37,7 +38,7 @@ class Figure:
     title: str
     settings: Callable[[Scale], Any]
     compute: Callable[[Scale, Place], tuple[Numbers, Arrays]]
-    draw: Callable[[Numbers, Mapping[str, np.ndarray[Any, Any]], Path], None]
+    draw: Draw
     tables: tuple[str, ...] = ()
 
 
@@ -52,7 +53,7 @@ def make(name: str, scale: Scale, place: Place) -> Path:
         make_folder(folder)
         make_folder(arrays.parent)
         with open(arrays, "wb") as file:
-            np.savez_compressed(file, **{each: x.numpy() for each, x in values.items()})
+            np.savez_compressed(file, **{each: x.numpy() for each, x in values.items()})  # type: ignore[arg-type]
         known = {
             "name": name,
             "scale": scale.name,
@@ -230,27 +231,25 @@ def _of_cells(*tables: str) -> Callable[[Scale], Any]:
     return settings
 
 
-def _green(name: str, compute: Callable[[green.Setting, str], tuple[Numbers, Arrays]]) -> Any:
+def _green(title: str, name: str, compute: Callable[[green.Setting, str], tuple[Numbers, Arrays]], draw: Draw) -> Figure:
     settings = green.SETTINGS[name]
-    return (lambda scale: settings[scale.name]), (lambda scale, place: compute(settings[scale.name], place.device))
+    return Figure(
+        title, lambda scale: settings[scale.name], lambda scale, place: compute(settings[scale.name], place.device), draw
+    )
 
 
 FIGURES: dict[str, Figure] = {
     "fig-generalise": Figure(
         "Figure 1: trained on 16 x 16, asked on 241 x 241", _of_runs("full-resolution"), _generalise, draw.generalise
     ),
-    "fig-green-1d": Figure(
-        "Figure 2: the Green's function of the interval", *_green("fig-green-1d", green.interval), draw.interval
-    ),
-    "fig-green-2d-samples": Figure(
-        "Figure 3: a kernel and a dense network, over training pairs",
-        *_green("fig-green-2d-samples", green.samples),
-        draw.samples,
+    "fig-green-1d": _green("Figure 2: the Green's function of the interval", "fig-green-1d", green.interval, draw.interval),
+    "fig-green-2d-samples": _green(
+        "Figure 3: a kernel and a dense network, over training pairs", "fig-green-2d-samples", green.samples, draw.samples
     ),
     "fig-methods": Figure(
         "Figures 4 to 6: five test functions at s = 141, 211, 421", _of_runs("methods"), _methods, draw.methods
     ),
-    "fig-green-disk": Figure("Figure 7: the Green's function of the disk", *_green("fig-green-disk", green.disk), draw.disk),
+    "fig-green-disk": _green("Figure 7: the Green's function of the disk", "fig-green-disk", green.disk, draw.disk),
     "fig-resolution": Figure(
         "Error over resolution",
         _of_cells("full-resolution", "sampled-resolution", "methods"),

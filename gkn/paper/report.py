@@ -1,5 +1,303 @@
-"""stub"""
+"""The pages: index.html and README.md, made of the cells and figures there are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from gkn.durable import make_folder, write
+from gkn.paper.figures import FIGURES, numbers_of, pictures
+from gkn.paper.scale import Cell, Scale, cells_of
+from gkn.paper.tables import CAUSES, TABLES, Table
+from gkn.paper.trends import TRENDS
+from gkn.paper.work import Place
+from gkn.report import Page
+
+SEEDS = 10  # that are looked for
+CLOSE = 0.15
+RECIPES = {"paper": "the paper's recipe", "ours": "our recipe, same architecture"}
 
 
-def write_pages(place, scale):
-    return place.results / "index.html"
+@dataclass(frozen=True)
+class Result:
+    """What is known of a cell: of every seed that was run."""
+
+    cell: Cell
+    printed: float
+    found: tuple[dict[str, Any], ...]
+
+    @property
+    def errors(self) -> list[float]:
+        return [each["error"]["mean"] for each in self.found if "error" in each]
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.errors) if self.errors else None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None else self.mean / self.printed - 1
+
+    @property
+    def text(self) -> str:
+        if self.mean is None:
+            return "diverged" if self.found else "not run"
+        spread = f" ± {statistics.stdev(self.errors):.4f}" if len(self.errors) > 1 else ""
+        return f"{self.mean:.4f}{spread}"
+
+    @property
+    def beside(self) -> str:
+        """Ours, the paper's, and the difference."""
+        percent = "" if self.difference is None else f", {100 * self.difference:+.0f} %"
+        return f"{self.text} ({self.printed:.4f}{percent})"
+
+
+class Document:
+    """Blocks, written as Markdown and as HTML."""
+
+    def __init__(self, title: str) -> None:
+        self.page, self.lines = Page(title), [f"# {title}", ""]
+
+    def heading(self, text: str) -> None:
+        self.page.heading(text)
+        self.lines += [f"## {text}", ""]
+
+    def text(self, text: str, small: bool = False) -> None:
+        self.page.text(text, small)
+        self.lines += [text.replace("<", "&lt;"), ""]
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self.page.table(header, rows)
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+        self.lines += [
+            f"| {' | '.join(cells[0])} |",
+            "|" + "---|" * len(header),
+            *(f"| {' | '.join(r)} |" for r in cells[1:]),
+            "",
+        ]
+
+    def more(self, summary: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table that is folded up."""
+        self.page.begin_details(summary)
+        self.lines += ["<details>", f"<summary>{escape(summary)}</summary>", ""]
+        self.table(header, rows)
+        self.page.end_details()
+        self.lines += ["</details>", ""]
+
+    def picture(self, path: str, what: str) -> None:
+        self.page.link_picture(path, what)
+        self.lines += [f"![{what}]({path})", "", f"[PDF]({path.removesuffix('.png')}.pdf)", ""]
+
+    def write(self, folder: Path) -> Path:
+        make_folder(folder)
+        self.page.write(folder / "index.html")
+        write(folder / "README.md", ("\n".join(self.lines)).encode())
+        return folder / "index.html"
+
+
+def results_of(table: Table, recipe: str, scale: Scale, place: Place) -> list[Result]:
+    """Of every cell, and of every way to judge it, all seeds there are."""
+    by_seed = [cells_of(table, recipe, scale, seed) for seed in range(SEEDS)]
+    found = []
+    for cells in zip(*by_seed, strict=True):
+        known = [known for cell in cells if (known := place.done(cell.run)) is not None]
+        printed = table.numbers[cells[0].row][cells[0].column]
+        assert printed is not None
+        found.append(Result(cells[0], printed, tuple(known)))
+    return found
+
+
+def own_way(results: Sequence[Result]) -> list[Result]:
+    """One result a cell: the first way that there is."""
+    first: dict[tuple[int, int], Result] = {}
+    for each in results:
+        first.setdefault((each.cell.row, each.cell.column), each)
+    return [*first.values()]
+
+
+def write_pages(place: Place, scale: Scale) -> Path:
+    """index.html and README.md in the results folder; the path of the first."""
+    page = Document("The tables and figures of the Graph Kernel Network paper, by gkn")
+    page.text(
+        f"Made by `gkn reproduce all --scale {scale.name}`; do not edit. In every cell: ours (the paper's, the difference). "
+        f"Errors are relative l2 on the test functions, mean over seeds ± deviation from seed to seed where there are several."
+    )
+    if scale.name != "paper":
+        page.text(f"Scale {scale.name}: fewer pairs, smaller networks, fewer steps than the paper. These are no reproductions.")
+    found = {(t.name, recipe): results_of(t, recipe, scale, place) for t in TABLES for recipe in RECIPES}
+    causes = results_of(CAUSES, "paper", scale, place)
+    _summary(page, found)
+    for table in TABLES:
+        page.heading(table.title)
+        page.text(table.note)
+        for recipe, name in RECIPES.items():
+            results = found[table.name, recipe]
+            if any(each.found for each in results):
+                _table(page, table, results, name)
+    _trends(page, found)
+    for name, figure in FIGURES.items():
+        known = numbers_of(place.results, name)
+        if known is None or known["scale"] != scale.name:
+            continue
+        page.heading(figure.title)
+        shown = {key: value for key, value in known["numbers"].items() if isinstance(value, float | int | str)}
+        if shown:
+            page.text(
+                "; ".join(
+                    f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}" for key, value in shown.items()
+                )
+            )
+        for picture in pictures(place.results, name):
+            page.picture(f"figures/{picture.name}", figure.title)
+        page.text(f"On {known['machine']}, {known['device']}, commit {known['commit'][:10]}.", small=True)
+    _differences(page, causes)
+    return page.write(place.results)
+
+
+def _summary(page: Document, found: dict[tuple[str, str], list[Result]]) -> None:
+    rows = []
+    for recipe, name in RECIPES.items():
+        cells = [each for table in TABLES for each in own_way(found[table.name, recipe]) if _is_gkn(each)]
+        done = [each for each in cells if each.mean is not None]
+        if not done:
+            continue
+        close = sum(abs(each.difference or 0) <= CLOSE for each in done)
+        better = sum(each.difference is not None and each.difference < 0 for each in done)
+        all_ways = [each for table in TABLES for each in found[table.name, recipe] if _is_gkn(each)]
+        fits = {known["training"]: known["seconds"]["fit"] for each in all_ways for known in each.found if "seconds" in known}
+        judged = sum(known["seconds"]["judge"] for each in all_ways for known in each.found if "seconds" in known)
+        rows.append(
+            [
+                name,
+                f"{len(done)} of {len(cells)}",
+                str(close),
+                str(better),
+                str(len(fits)),
+                f"{sum(fits.values()):.0f}",
+                f"{judged:.0f}",
+            ]
+        )
+    header = ["GKN cells", "run", "within 15 %", "better than the paper", "trainings", "seconds of training", "of judging"]
+    page.table(header, rows)
+    page.text(
+        "Seconds add up what each training took while others ran beside it on the same device; the tables say how many.",
+        small=True,
+    )
+
+
+def _is_gkn(result: Result) -> bool:
+    return result.cell.run.training.method == "GKN"
+
+
+def _table(page: Document, table: Table, results: Sequence[Result], name: str) -> None:
+    (row, rows), (column, columns) = table.rows, table.columns
+    own = {(each.cell.row, each.cell.column): each for each in own_way(results)}
+    header = [name, *(f"{column} = {value}" if not isinstance(value, str) else value for value in columns)]
+    lines = []
+    for i, value in enumerate(rows):
+        label = value if isinstance(value, str) else f"{row} = {value}"
+        lines.append([label, *(_cell(table, own.get((i, j)), i, j) for j in range(len(columns)))])
+    page.table(header, lines)
+    ways = [*dict.fromkeys(each.cell.way for each in results if each.cell.way)]
+    if ways:
+        _ways(page, table, results, ways, name)
+    _costs(page, table, own.values(), name)
+
+
+def _cell(table: Table, result: Result | None, i: int, j: int) -> str:
+    if result is None:
+        return ""
+    text = result.beside
+    if table.edges is not None and result.found and result.found[0].get("edges"):
+        text += f"; edges {result.found[0]['edges']['test']:.0f} ({table.edges[i][j]})"
+    return text
+
+
+def _ways(page: Document, table: Table, results: Sequence[Result], ways: Sequence[str], name: str) -> None:
+    """All points of the grid, in all ways, with the number of functions where it is not all of them."""
+    page.text(f"All points of the grid, GKN, {name}, in each way (on so many test functions):")
+    by_way = {(each.cell.way, each.cell.column): each for each in results}
+    lines = []
+    for way in ways:
+        line = [way]
+        for j in range(len(table.columns[1])):
+            each = by_way.get((way, j))
+            line.append("" if each is None else f"{each.text} ({each.cell.run.functions})")
+        lines.append(line)
+    page.table(["", *(f"{table.columns[0]} = {value}" for value in table.columns[1])], lines)
+
+
+def _costs(page: Document, table: Table, results: Any, name: str) -> None:
+    rows = []
+    seen = set()
+    for each in results:
+        for known in each.found[:1]:
+            if "seconds" not in known or known["training"] in seen:
+                continue
+            seen.add(known["training"])
+            training = each.cell.run.training
+            shortened = f"{training.recipe.epochs} of {training.asked}" if training.asked else ""
+            epochs = "" if training.recipe is None else shortened or str(training.recipe.epochs)
+            row, column = table.rows[1][each.cell.row], table.columns[1][each.cell.column]
+            where = f"{table.rows[0]} = {row}, {table.columns[0]} = {column}"
+            edges = known.get("edges") or {}
+            rows.append(
+                [
+                    where,
+                    training.method,
+                    str(len(each.found)),
+                    epochs,
+                    "" if known["steps"] is None else str(known["steps"]),
+                    f"{edges['train']:.0f}" if "train" in edges else "",
+                    f"{known['seconds']['fit']:.0f}",
+                    f"{known['seconds']['judge']:.1f}",
+                    f"{known['peak_bytes'] / 2**30:.1f}",
+                    str(known["jobs"]),
+                    known["commit"][:10],
+                ]
+            )
+    header = [
+        "training of",
+        "method",
+        "seeds",
+        "epochs",
+        "steps",
+        "edges a graph",
+        "seconds",
+        "to judge",
+        "GiB",
+        "at a time",
+        "commit",
+    ]
+    if rows:
+        page.more(f"{table.title}, {name}: what each training took", header, rows)
+
+
+def _trends(page: Document, found: dict[tuple[str, str], list[Result]]) -> None:
+    rows = []
+    for trend in TRENDS:
+        for recipe in RECIPES:
+            own = {(each.cell.row, each.cell.column): each.mean for each in own_way(found[trend.table, recipe])}
+            errors = {key: value for key, value in own.items() if value is not None}
+            if len(errors) < len(own):
+                continue
+            holds, shown = trend.ask(errors)
+            rows.append([trend.table, trend.says, recipe, "holds" if holds else "does not hold", shown])
+    if rows:
+        page.heading("What the paper says of its tables, asked of ours")
+        page.table(["table", "the paper says", "recipe", "", "numbers"], rows)
+
+
+def _differences(page: Document, causes: Sequence[Result]) -> None:
+    page.heading("What differs, and why")
+    for part in (Path(__file__).parent / "differences.md").read_text().split("\n## ")[1:]:
+        title, _, text = part.partition("\n")
+        page.text(f"{title}. {' '.join(text.split())}")
+    if any(each.found for each in causes):
+        page.text(f"{CAUSES.title}. {CAUSES.note}.")
+        names = CAUSES.rows[1]
+        page.table(["change", "error"], [[str(names[each.cell.row]), each.text] for each in causes])

@@ -143,10 +143,8 @@ def _runs(table: Table, setting: Setting, recipe: str, scale: Scale, seed: int) 
         return [("", Run(training, every, Exact(), many, on=setting["split"]))]
     if finest == 421:
         return _full_grid(training, setting, recipe, scale, every, tests)
-    how: Test = Exact()
-    if setting["m"] is not None:
-        how = Sampled(_nodes(setting.get("m_test", setting["m"]), scale))
-    return [("", Run(training, scale.stride(setting.get("s_test", setting["s"]), finest), how, tests))]
+    how: Test = Exact() if setting["m"] is None else Sampled(_nodes({"m_test": setting["m"], **setting}["m_test"], scale))
+    return [("", Run(training, scale.stride({"s_test": setting["s"], **setting}["s_test"], finest), how, tests))]
 
 
 def _full_grid(

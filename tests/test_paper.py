@@ -1,0 +1,299 @@
+"""The paper as runs: what a cell is, which are shared, and that what is finished is not done again."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gkn.dataset import BadNumbers
+from gkn.durable import canonical
+from gkn.evaluate import Sampled
+from gkn.operator import Exact, Partition, Support
+from gkn.paper import figures, green, work
+from gkn.paper.report import Result, results_of, write_pages
+from gkn.paper.reproduce import NAMES, cells, chosen
+from gkn.paper.scale import SCALES, cells_of
+from gkn.paper.spec import plain
+from gkn.paper.tables import CAUSES, CHANGES, TABLES, kernel_of, table_named
+from gkn.paper.trends import TRENDS
+from gkn.paper.work import Blurred, Place, RunsFailed, do_all, edges_of
+from gkn.rules import Nystrom, Radius
+
+PAPER, SMOKE = SCALES["paper"], SCALES["smoke"]
+ALL = [(table, recipe) for table in TABLES for recipe in ("paper", "ours")]
+
+
+def place(tmp_path, **more):
+    return Place(tmp_path / "results", tmp_path / "work", command="test", **more)
+
+
+def run_of(table, row, column, recipe="paper", scale=PAPER, seed=0, way=""):
+    found = [c for c in cells_of(table_named(table), recipe, scale, seed) if (c.row, c.column) == (row, column)]
+    return next(c.run for c in found if c.way == way)
+
+
+# --- tables
+
+
+def test_every_table_of_the_paper_is_there():
+    assert [table.name for table in TABLES] == [
+        "full-resolution",
+        "training-size",
+        "sampled-resolution",
+        "pairs-and-samples",
+        "nodes",
+        "radius-and-nodes",
+        "kernel-network",
+        "methods",
+    ]
+    for table in (*TABLES, CAUSES):
+        assert len(table.numbers) == len(table.rows[1])
+        assert all(len(row) == len(table.columns[1]) for row in table.numbers)
+    printed = [number for table in TABLES for row in table.numbers for number in row if number is not None]
+    assert len(printed) == 101
+    assert sum(printed) == pytest.approx(7.0125, abs=1e-6)  # of shared/paper/tables.json
+
+
+def test_the_settings_of_some_cells():
+    cell = run_of("sampled-resolution", 1, 2)  # s = 31, s' = 241
+    data = cell.training.data
+    assert (data.size, data.every, data.n, cell.every, cell.how, cell.functions) == (241, 8, 100, 1, Sampled(200), 100)
+    assert cell.training.rule == Nystrom(0.25, 200, 2)
+    assert (cell.training.recipe.batch, cell.training.recipe.pointwise, cell.training.recipe.loss) == (10, False, "mse")
+    cell = run_of("training-size", 0, 0)
+    assert (cell.training.rule, cell.how, cell.on, cell.functions) == (Radius(0.10), Exact(), "train", 10)
+    assert cell.training.recipe.epochs == 2000
+    assert dict(run_of("kernel-network", 3, 2).training.settings)["kernel"] == (256, 512, 1024, 1024)
+    cell = run_of("methods", 4, 0, way="partition")
+    assert (cell.training.data.size, cell.training.data.every, cell.how) == (421, 5, Partition(300))
+    assert run_of("methods", 3, 3).training.method == "RBM"
+    assert run_of("radius-and-nodes", 2, 2).training.recipe.batch == 2
+    assert [kernel_of(8, depth) for depth in (2, 3, 5)] == [(8,), (4, 8), (2, 4, 8, 8)]
+
+
+def test_epochs_that_are_too_many_are_shortened_and_said():
+    long = run_of("pairs-and-samples", 2, 3).training  # N = 1000, l = 8: 400 steps an epoch
+    assert (long.recipe.epochs, long.recipe.every, long.asked) == (25, 6, 200)
+    short = run_of("pairs-and-samples", 1, 1).training
+    assert (short.recipe.epochs, short.recipe.every, short.asked) == (200, 50, None)
+
+
+def test_tables_share_trainings():
+    nodes = {c.run for c in cells_of(table_named("nodes"), "paper", PAPER, 0)}
+    shared = {c.run for c in cells_of(table_named("radius-and-nodes"), "paper", PAPER, 0)} & nodes
+    assert len(shared) == 3  # r = 0.15, m = m' = 100, 200, 400
+    assert len({run.training for run in nodes}) == 4
+    baselines = [{c.run for c in cells_of(table_named("methods"), r, PAPER, 0) if c.row < 4} for r in ("paper", "ours")]
+    assert baselines[0] == baselines[1]
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_train_and_test_functions_are_disjoint(scale):
+    for table, recipe in ALL:
+        for cell in cells_of(table, recipe, scale, 0):
+            data = cell.run.training.data
+            assert data.n <= data.of
+            assert cell.run.on == "train" or cell.run.functions <= data.tests
+
+
+def test_a_run_is_known_by_its_hash():
+    run = run_of("nodes", 0, 0)
+    assert run.hash == run_of("nodes", 0, 0).hash
+    others = [
+        replace(run, every=1),
+        replace(run, how=Sampled(101)),
+        replace(run, how=Support(100)),
+        replace(run, functions=99),
+        replace(run, on="train"),
+        replace(run, blur=1.0),
+        replace(run, training=replace(run.training, seed=1)),
+        replace(run, training=replace(run.training, rule=Nystrom(0.16, 100, 5))),
+        replace(run, training=replace(run.training, settings=())),
+        replace(run, training=replace(run.training, data=replace(run.training.data, smoothing=0.1))),
+        replace(run, training=replace(run.training, recipe=replace(run.training.recipe, lr=1.0))),
+        run_of("nodes", 0, 0, "ours"),
+        run_of("nodes", 0, 0, seed=1),
+    ]
+    assert len({run.hash, *(other.hash for other in others)}) == len(others) + 1
+    json.loads(canonical(plain(run)))
+
+
+def test_causes_change_one_thing_each():
+    runs = [cell.run for cell in cells_of(CAUSES, "paper", PAPER, 0)]
+    assert len({run.hash for run in runs}) == len(CHANGES)
+    assert runs[0] == run_of("pairs-and-samples", 1, 1)
+
+
+def test_names():
+    assert chosen(["all"]) == NAMES
+    assert chosen([]) == NAMES
+    assert chosen(["nodes", "fig-nystrom", "nodes"]) == ("nodes", "fig-nystrom")
+    with pytest.raises(
+        ValueError, match="nothing called 'table-9' in the paper; there are all, tables, figures, full-resolution"
+    ):
+        chosen(["table-9"])
+    assert {cell.table for cell in cells(["fig-resolution"], SMOKE, ["ours"], 1)} == {
+        "full-resolution",
+        "sampled-resolution",
+        "methods",
+    }
+    assert len(cells(["causes"], SMOKE, ["paper", "ours"], 2)) == 2 * len(CHANGES)
+
+
+# --- doing them
+
+
+def test_only_what_is_missing_is_done(tmp_path, monkeypatch):
+    runs = [cell.run for cell in cells_of(table_named("full-resolution"), "ours", SMOKE, 0)]
+    here = place(tmp_path)
+    said = []
+    do_all(runs, here, lambda *what: said.append(what))
+    assert [done for done, _, _ in said] == [1, 2]
+    assert "GKN s=9 N=3 r=0.1 kernel=2-4" in said[0][2]
+    files = {path: path.read_bytes() for path in (here.results / "cells").iterdir()}
+    assert len(files) == 6
+    one = json.loads(next(iter(files.values())))
+    assert {"error", "edges", "seconds", "steps", "peak_bytes", "machine", "versions", "commit", "command"} < {*one}
+    monkeypatch.setattr(work, "do", lambda *_: pytest.fail("done again"))
+    do_all(runs, here)
+    monkeypatch.undo()
+    lost, broken = here.cell(runs[0]), here.cell(runs[5])
+    lost.unlink()
+    broken.write_text("{")
+    monkeypatch.setattr(work, "fit", lambda *_, **__: pytest.fail("trained again"))  # its network is there
+    do_all(runs, here)
+    again = {path: json.loads(path.read_bytes())["error"] for path in files}
+    assert again == {path: json.loads(data)["error"] for path, data in files.items()}
+
+
+def test_a_file_of_another_run_is_not_taken_for_this(tmp_path):
+    here, runs = place(tmp_path), [run_of("methods", 3, column, scale=SMOKE) for column in (0, 1)]
+    do_all(runs[:1], here)
+    here.cell(runs[1]).write_bytes(here.cell(runs[0]).read_bytes())
+    assert here.done(runs[0]) is not None
+    assert here.done(runs[1]) is None
+
+
+def test_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
+    here, runs = place(tmp_path), [run_of("methods", row, 0, scale=SMOKE) for row in (0, 3)]
+    real = work.fit_baseline
+
+    def broken(name, *given, **more):
+        if name == "NN":
+            raise RuntimeError("no memory on the device")
+        return real(name, *given, **more)
+
+    monkeypatch.setattr(work, "fit_baseline", broken)
+    with pytest.raises(RunsFailed, match="1 of 2 trainings could not be done; the first: .*no memory on the device"):
+        do_all(runs, here)
+    assert [here.done(run) is not None for run in runs] == [False, True]
+
+
+def test_a_training_that_diverges_is_a_result(tmp_path, monkeypatch):
+    here, run = place(tmp_path), run_of("full-resolution", 0, 0, scale=SMOKE)
+
+    def diverge(*_, **__):
+        raise BadNumbers("step 7: the loss is not finite")
+
+    monkeypatch.setattr(work, "fit", diverge)
+    do_all([run], here)
+    assert here.done(run)["failed"] == "step 7: the loss is not finite"
+    found = next(r for r in results_of(table_named("full-resolution"), "paper", SMOKE, here) if r.found)
+    assert (found.text, found.mean) == ("diverged", None)
+    assert "diverged (0.0525)" in write_pages(here, SMOKE).with_name("README.md").read_text()
+
+
+def test_the_network_and_the_draws_depend_on_the_seed(tmp_path):
+    here = place(tmp_path)
+    runs = [run_of("full-resolution", 0, 0, scale=SMOKE, seed=seed) for seed in (0, 1)]
+    do_all(runs, here)
+    errors = [here.done(run)["error"]["mean"] for run in runs]
+    assert errors[0] != errors[1]
+    result = next(r for r in results_of(table_named("full-resolution"), "paper", SMOKE, here) if r.found)
+    assert len(result.found) == 2
+    assert result.mean == pytest.approx(sum(errors) / 2)
+    assert "±" in result.text
+
+
+def test_edges_are_counted():
+    assert edges_of(run_of("full-resolution", 0, 1)) == {"train": 2116.0, "test": 25673.0}  # shared/paper/notes.md
+    found = edges_of(run_of("radius-and-nodes", 3, 0))
+    assert found["test"] == pytest.approx(9720, rel=0.02)  # r = 1 reaches 97 % of all pairs of 100 nodes
+    assert edges_of(run_of("methods", 0, 0)) is None
+
+
+def test_answers_are_smoothed_as_the_authors_did(rng):
+    """u = 0 outside: a constant falls off at the boundary, and stays what it is inside."""
+    from gkn import GKN, Grid, Operator, Sample
+
+    class Constant(Operator):
+        def __call__(self, sample, *given, **more):
+            return torch.ones(len(sample.domain), 1)
+
+    grid = Grid(21)
+    sample = Sample(grid, torch.ones(441, 1).double(), torch.ones(441, 1).double())
+    image = Blurred(Constant(GKN(2, 1), Radius(0.1)), Exact(), 1.0)(sample).reshape(21, 21)
+    assert image[10, 10] == pytest.approx(1, abs=1e-6)
+    assert 0.3 < image[0, 10] < 0.8
+    torch.testing.assert_close(image, image.T)
+
+
+# --- figures and pages
+
+
+def test_combined_pairs_solve_the_same_equation(rng):
+    G = torch.randn(12, 12, generator=rng, dtype=torch.float64)
+    weights = torch.rand(12, generator=rng, dtype=torch.float64) + 0.1
+    f = torch.randn(12, 5, generator=rng, dtype=torch.float64) * torch.tensor([100.0, 10, 1, 0.1, 0.01], dtype=torch.float64)
+    u = G @ (weights[:, None] * f)
+    for power in (0.0, 0.5, 1.0):
+        f_, u_ = green.combined(f, u, weights, power)
+        torch.testing.assert_close(u_, G @ (weights[:, None] * f_))
+        products = f_.T @ (weights[:, None] * f_)
+        torch.testing.assert_close(products, products.diag().diag(), atol=1e-7, rtol=0)
+    torch.testing.assert_close(products, torch.eye(5, dtype=torch.float64), atol=1e-7, rtol=0)
+
+
+def test_a_kernel_is_learned():
+    setting = green.Setting(17, 64, 16, (32, 32), 200, 1e-2, precision="fp64")
+    numbers, arrays = green.interval(setting, "cpu")
+    before, _ = green.interval(replace(setting, steps=2), "cpu")
+    assert numbers["error of u with the exact kernel"] < 1e-12
+    assert numbers["error of the kernel"] < 0.5 * before["error of the kernel"]
+    assert arrays["learned"].shape == (17, 17)
+
+
+def test_a_figure_is_computed_once(tmp_path, monkeypatch):
+    here, name = place(tmp_path), "fig-green-1d"
+    path = figures.make(name, SMOKE, here)
+    written = path.read_bytes()
+    assert [p.name for p in figures.pictures(here.results, name)] == ["fig-green-1d.png"]
+    assert (here.results / "figures" / "fig-green-1d.pdf").read_bytes().startswith(b"%PDF")
+    monkeypatch.setattr(green, "learn", lambda *_: pytest.fail("computed again"))
+    (here.results / "figures" / "fig-green-1d.png").unlink()
+    figures.make(name, SMOKE, here)  # drawn from what was computed
+    assert path.read_bytes() == written
+    assert figures.pictures(here.results, name)
+
+
+@pytest.mark.parametrize("trend", TRENDS, ids=lambda trend: f"{trend.table}: {trend.says}")
+def test_the_paper_says_of_its_own_numbers(trend):
+    """Asked of the paper's tables, its words hold; turned round, they do not."""
+    table = table_named(trend.table)
+    errors = {(i, j): x for i, row in enumerate(table.numbers) for j, x in enumerate(row) if x is not None}
+    holds, shown = trend.ask(errors)
+    assert shown
+    assert holds
+    wrong = {key: 1 / x if trend.says != "FCN grows with s" else 1.0 for key, x in errors.items()}
+    if "flat" in trend.says or "same" in trend.says:
+        wrong = {(i, j): x * (1 + j) for (i, j), x in errors.items()}
+    assert not trend.ask(wrong)[0]
+
+
+def test_differences_are_of_the_mean():
+    cell = cells_of(table_named("nodes"), "ours", SMOKE, 0)[0]
+    result = Result(cell, 0.0871, ({"error": {"mean": 0.04}}, {"error": {"mean": 0.06}}))
+    assert result.difference == pytest.approx(0.05 / 0.0871 - 1)
+    assert result.beside == "0.0500 ± 0.0141 (0.0871, -43 %)"
+    assert Result(cell, 0.0871, ()).beside == "not run (0.0871)"
