@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import torch
 
 
+@cache
 def machine() -> str:
     """Processor, cores, and GPU if there is one."""
     name = platform.processor()
@@ -22,10 +24,11 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores{gpu}"
 
 
+@cache
 def commit() -> str:
     """The commit of this checkout, with a + where the code has changes that are not in it; "unknown" outside of one.
 
-    GKN_COMMIT says it where the checkout has no history.
+    GKN_COMMIT says it where the checkout has no history. As it was when first asked: that is the code that runs.
     """
     given = os.environ.get("GKN_COMMIT")
     if given:

@@ -24,6 +24,7 @@ from gkn.domain import Cloud, Domain, Grid, Mesh, check_finite, interpolate
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.graph import Graph
 from gkn.models import GKN
+from gkn.neighbors import radius_graphs
 from gkn.rules import Nystrom, Radius, Rule, check_draws, draw_nodes
 from gkn.storage import versions
 
@@ -298,12 +299,18 @@ class Operator:
             each = [part.nodes.to(nodes.x.device) for part in parts if part.nodes is not None]
             chosen = torch.cat(each)
             some = nodes.take(chosen)
-            graph = Graph.batch([self.rule.graph(nodes.x[part], None, r) for part in each])
+            graph = self._graphs(nodes.x, each, r)
             own = torch.cat([torch.arange(len(part)) < of.own for part, of in zip(each, parts, strict=True)]).to(chosen.device)
             place = chosen[own]
         weights = some.weights if self.weighted else None
         states = self.model.states(graph, some.x, some.a, weights, report.steps(sum(part.own for part in parts)))
         total[place] = self.model.project(states[-1])[own].to(total.dtype)
+
+    def _graphs(self, x: Tensor, parts: list[Tensor], r: float | None) -> Graph:
+        """Of sub-graphs side by side; those of equal size are found together."""
+        if len({len(part) for part in parts}) == 1:
+            return radius_graphs(x[torch.stack(parts)], self.rule.r if r is None else r)
+        return Graph.batch([self.rule.graph(x[part], None, r) for part in parts])
 
     def _ask(
         self,
@@ -422,11 +429,23 @@ def _parts(domain: Domain, how: How, rng: torch.Generator) -> Iterator[_Part]:
             yield _Part(nodes, len(nodes))
         return
     for own in _subgrids(domain, how.m) if isinstance(domain, Grid) else torch.randperm(K, generator=rng).split(how.m):
+        yield _Part(torch.cat([own, _others(K, own, how.m - len(own), rng)]), len(own))
+
+
+def _others(K: int, own: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    """`count` nodes that are not among `own`, uniformly without replacement. Few of many: drawn one by one, doubles dropped."""
+    if 4 * (count + len(own)) > K:
         others = torch.ones(K, dtype=torch.bool)
         others[own] = False
         rest = others.nonzero()[:, 0]
-        more = rest[torch.randperm(len(rest), generator=rng)[: how.m - len(own)]]
-        yield _Part(torch.cat([own, more]), len(own))
+        return rest[torch.randperm(len(rest), generator=rng)[:count]]
+    taken, found = {*own.tolist()}, []
+    while len(found) < count:
+        for node in torch.randint(K, (2 * count,), generator=rng).tolist():
+            if node not in taken and len(found) < count:
+                taken.add(node)
+                found.append(node)
+    return torch.tensor(found, dtype=torch.long)
 
 
 def _subgrids(grid: Grid, m: int) -> Iterator[Tensor]:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,12 @@ class Manifest:
 
 
 def versions() -> dict[str, str]:
+    """Of whatever the bits of a result may depend on."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
     packages = ("gkn", "torch", "numpy", "scipy", "h5py", "scikit-fem", "netgen-mesher")
     found = {"python": platform.python_version()}
     for name in packages:

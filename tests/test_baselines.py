@@ -90,7 +90,7 @@ def test_what_cannot_be_fitted_is_said(data):
     with pytest.raises(ValueError, match="RBM maps one field to one field; this dataset has a, b -> u"):
         fit_baseline("RBM", Dataset(grid, **three))
     apart = Dataset([grid, grid], a=[three["a"][0]] * 2, u=[three["u"][0]] * 2)
-    with pytest.raises(ValueError, match="PCA.NN needs all samples on one domain"):
+    with pytest.raises(ValueError, match=r"PCA\+NN needs all samples on one domain"):
         fit_baseline("PCA+NN", apart)
     with pytest.raises(ValueError, match="functions; needed at least 2"):
         fit_baseline("RBM", data[0].take(1))

@@ -432,3 +432,18 @@ def test_point_wise_normalisers_are_interpolated_off_their_points():
     found = operator(data[0], at=points)[:, 0].double()
     grid = mean.reshape(7, 7)
     assert torch.allclose(found, torch.stack([grid[3, 3], (grid[0, 0] + grid[1, 0]) / 2]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 3, 30, 60])
+def test_nodes_that_fill_up_a_part(count):
+    """Distinct, none of the part's own, each of the others as likely; by either way of drawing them."""
+    rng, own, seen = torch.Generator().manual_seed(0), torch.arange(0, 400, 10), torch.zeros(400)
+    for _ in range(400):
+        found = module._others(400, own, count, rng)
+        assert len({*found.tolist()}) == count == len(found)
+        seen[found] += 1
+    assert seen[own].sum() == 0
+    others = torch.ones(400, dtype=torch.bool)
+    others[own] = False
+    share = count / 360
+    assert ((seen[others] - 400 * share).abs() <= 5 * (400 * share * (1 - share)) ** 0.5 + 1e-9).all()

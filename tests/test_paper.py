@@ -185,7 +185,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
         return real(name, *given, **more)
 
     monkeypatch.setattr(work, "fit_baseline", broken)
-    with pytest.raises(RunsFailed, match="1 of 2 trainings could not be done; the first: .*no memory on the device"):
+    with pytest.raises(RunsFailed, match=r"1 of 2 trainings could not be done; the first: .*no memory on the device"):
         do_all(runs, here)
     assert [here.done(run) is not None for run in runs] == [False, True]
 
