@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gkn.dataset import Dataset, Normalizer, Sample, described
+from gkn.dataset import BadNumbers, Dataset, Normalizer, Sample, check_sample, described
 from gkn.domain import Domain, Grid
 from gkn.fields import stream
 from gkn.models.dense import Dense
@@ -17,6 +17,7 @@ from gkn.models.fcn import FCN
 from gkn.models.pca import PCANet
 from gkn.models.pointwise import Pointwise
 from gkn.models.rbm import ReducedBasis
+from gkn.recipes import one_cycle
 
 Answer = Callable[[Tensor, Tensor], Tensor]
 
@@ -63,19 +64,14 @@ def fit_baseline(
     name: str,
     dataset: Dataset,
     *,
-    epochs: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
     seed: int = 0,
     device: str | torch.device = "cpu",
-    f: float = 1.0,
-    **sizes: Any,
+    **settings: Any,
 ) -> Baseline:
     """Fit one of `BASELINES` on pairs (a, u) with one input and one output on one domain.
 
-    epochs, batch, lr   of Adam, one cycle; None: those of the baseline. RBM has none: nothing is learned by descent.
-    f                   the source of the equation, which RBM alone knows
-    sizes               of the model: hidden, inputs, outputs, size, growth, ...
+    settings   others than in `BASELINES`. epochs, batch and lr are those of Adam, one cycle; f is the source of the equation,
+               which RBM alone knows; the others are sizes of the model.
     """
     if name not in BASELINES:
         raise ValueError(f"no baseline {name!r}; there are {', '.join(BASELINES)}")
@@ -86,25 +82,37 @@ def fit_baseline(
         raise ValueError(f"{name} maps one field to one field; this dataset has {names}: choose with Dataset.using")
     fields = (dataset.given[0], dataset.outputs[0])
     dataset = dataset.using(*([each] for each in fields))
-    make, grids, settings = BASELINES[name]
+    make, grids, usual = BASELINES[name]
+    unknown = [key for key in settings if key not in usual]
+    if unknown:
+        raise ValueError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(usual)}")
+    chosen = {**usual, **settings}
+    for key in ("epochs", "batch"):
+        if key in chosen and (not isinstance(chosen[key], int) or chosen[key] < 1):
+            raise ValueError(f"{name}({key}={chosen[key]!r}): needed a whole number, at least 1")
+    if "lr" in chosen and not 0 < chosen["lr"] < math.inf:
+        raise ValueError(f"{name}(lr={chosen['lr']!r}): needed a number > 0")
     if not dataset.one_domain:
         if name != "NN":
             raise ValueError(f"{name} needs all samples on one {'grid' if grids else 'domain'}; here every sample has its own")
         raise ValueError("NN is fitted on samples that share their points; here every sample has its own")
     if grids and not isinstance(dataset.domain, Grid):
         raise ValueError(f"{name} needs a regular grid; this dataset is on {described(dataset.domain)}. Use a GKN, or NN")
-    given = {"epochs": epochs, "batch": batch, "lr": lr}
-    how = {key: settings[key] if value is None else value for key, value in given.items() if key in settings}
+    for i in range(len(dataset)):
+        sample = dataset[i]
+        for which, values in ((dataset.inputs, sample.a), (dataset.outputs, sample.u)):
+            check_sample(values, which, dataset.number(i))
+    how: dict[str, Any] = {key: chosen.pop(key) for key in ("epochs", "batch", "lr") if key in chosen}
     torch.manual_seed(seed)
-    model, answer, about = make(dataset, torch.device(device), seed, f, how, sizes)
+    model, answer, about = make(dataset, torch.device(device), seed, how, chosen)
     domain = None if name == "NN" else dataset.domain
-    return Baseline(name, model, answer, domain, fields, {"name": name, "seed": seed, **how, **sizes, **about})
+    return Baseline(name, model, answer, domain, fields, {"name": name, "seed": seed, **how, **chosen, **about})
 
 
 Made = tuple[Any, Answer, dict[str, Any]]
 
 
-def _pointwise(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+def _pointwise(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
     inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
     model = Pointwise(data.domain.dim, 1, 1, **sizes).to(device)
     x = data.domain.points.float().to(device)
@@ -124,7 +132,7 @@ def _pointwise(data: Dataset, device: torch.device, seed: int, f: float, how: di
     return model, answer, _descend(model, loss, len(data), seed, **how)
 
 
-def _fcn(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+def _fcn(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
     grid = data.domain
     assert isinstance(grid, Grid)
     if grid.dim != 2:
@@ -153,7 +161,7 @@ def _fcn(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str
     return model, answer, _descend(model, loss, len(data), seed, **how)
 
 
-def _pca(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+def _pca(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
     a, u = (data.field(name).to(device) for name in data.names)
     model = PCANet(a, u, data.domain.weights.to(device), **sizes).to(device)
     a, u = a.float(), u.float()
@@ -174,17 +182,18 @@ def _pca(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str
         return relative
 
     about = _descend(model, loss, len(data), seed, **how)
-    return model, answer, {**about, "inputs": len(model.a_std), "outputs": len(model.u_std)}
+    return model, answer, {**about, "coefficients": [len(model.a_std), len(model.u_std)]}
 
 
-def _rbm(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+def _rbm(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
     grid = data.domain
     assert isinstance(grid, Grid)
-    model = ReducedBasis(grid, data.field(data.outputs[0]).to(device), **sizes)
-    return model, lambda x, a: model.solve(a[None], f)[0].cpu(), {"size": model.basis.shape[1]}
+    f = sizes["f"]
+    model = ReducedBasis(grid, data.field(data.outputs[0]).to(device), sizes["size"])
+    return model, lambda x, a: model.solve(a[None], f)[0].cpu(), {"functions": model.basis.shape[1]}
 
 
-def _dense(data: Dataset, device: torch.device, seed: int, f: float, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+def _dense(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
     inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
     model = Dense(len(data.domain), **sizes).to(device)
     a, u = (_on(device, data.field(name)) for name in data.names)
@@ -211,21 +220,21 @@ def _descend(
     """Adam with one cycle of the learning rate; every sample once an epoch."""
     steps = -(-n // batch) * epochs
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 2), pct_start=0.2)
     rng, device = stream(seed, 4), next(model.parameters()).device
-    last = math.nan
+    last, step = math.nan, 0
     for _ in range(epochs):
         total = torch.zeros((), device=device)
         for some in torch.randperm(n, generator=rng).split(batch):
+            optimizer.param_groups[0]["lr"] = lr * one_cycle(step / steps, 0.2)
             optimizer.zero_grad()
             value = loss(some.to(device), rng)
             value.backward()
             optimizer.step()
-            schedule.step()
+            step += 1
             total += value.detach() * len(some)
         last = float(total) / n
         if not math.isfinite(last):
-            raise ArithmeticError(f"the loss became {last}; use a smaller learning rate than {lr}")
+            raise BadNumbers(f"the loss became {last}; use a smaller learning rate than {lr}")
     return {"loss": last, "steps": steps}
 
 
@@ -239,10 +248,14 @@ def _on(device: torch.device, values: Tensor) -> Tensor:
 
 
 BASELINES: dict[str, tuple[Callable[..., Made], bool, dict[str, Any]]] = {
-    "NN": (_pointwise, False, {"epochs": 10, "batch": 8, "lr": 3e-3}),
-    "FCN": (_fcn, True, {"epochs": 40, "batch": 16, "lr": 2e-3}),
-    "PCA+NN": (_pca, False, {"epochs": 250, "batch": 64, "lr": 1e-3}),
-    "RBM": (_rbm, True, {}),
-    "dense": (_dense, False, {"epochs": 1000, "batch": 20, "lr": 1e-3}),
+    "NN": (_pointwise, False, {"epochs": 10, "batch": 8, "lr": 3e-3, "hidden": (128, 128, 128)}),
+    "FCN": (_fcn, True, {"epochs": 40, "batch": 16, "lr": 2e-3, "start": 48, "growth": 16, "blocks": (3, 6, 3)}),
+    "PCA+NN": (
+        _pca,
+        False,
+        {"epochs": 250, "batch": 64, "lr": 1e-3, "inputs": 100, "outputs": 100, "hidden": (512, 512, 512)},
+    ),
+    "RBM": (_rbm, True, {"size": 200, "f": 1.0}),
+    "dense": (_dense, False, {"epochs": 1000, "batch": 20, "lr": 1e-3, "hidden": (512, 512)}),
 }
 """How each is fitted; does it need a grid; and its settings."""

@@ -36,7 +36,7 @@ def commit() -> str:
     here = {"cwd": Path(__file__).parent.parent, "capture_output": True, "text": True, "check": True}
     try:
         found = subprocess.run(["git", "rev-parse", "HEAD"], **here).stdout.strip()  # type: ignore[call-overload]
-        status = ["git", "status", "--porcelain", "-uno", "--", ".", ":!results", ":!docs"]  # what is measured is the code
+        status = ["git", "status", "--porcelain", "--", "gkn", "benchmarks", "pyproject.toml"]  # what is measured is the code
         changed = subprocess.run(status, **here).stdout  # type: ignore[call-overload]
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

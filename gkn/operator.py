@@ -439,7 +439,8 @@ def _others(K: int, own: Tensor, count: int, rng: torch.Generator) -> Tensor:
         others[own] = False
         rest = others.nonzero()[:, 0]
         return rest[torch.randperm(len(rest), generator=rng)[:count]]
-    taken, found = {*own.tolist()}, []
+    taken: set[int] = {*own.tolist()}
+    found: list[int] = []
     while len(found) < count:
         for node in torch.randint(K, (2 * count,), generator=rng).tolist():
             if node not in taken and len(found) < count:

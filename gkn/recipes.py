@@ -72,17 +72,18 @@ class Recipe:
         return self.lr * SCHEDULES[self.schedule](self, step / (steps * self.epochs), step // steps)
 
 
-def _onecycle(recipe: Recipe, share: float, epoch: int) -> float:
-    if share < recipe.warm:
-        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * share / recipe.warm)) / 2
-    return (1 + math.cos(math.pi * (share - recipe.warm) / (1 - recipe.warm))) / 2 if recipe.warm < 1 else 1.0
+def one_cycle(share: float, warm: float) -> float:
+    """Of the largest rate, after a share of all steps: up from a 25th of it for `warm` of them, then down to 0."""
+    if share < warm:
+        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * share / warm)) / 2
+    return (1 + math.cos(math.pi * (share - warm) / (1 - warm))) / 2 if warm < 1 else 1.0
 
 
 SCHEDULES: dict[str, Callable[[Recipe, float, int], float]] = {
     "constant": lambda recipe, share, epoch: 1.0,
     "step": lambda recipe, share, epoch: recipe.factor ** (epoch // recipe.every),
     "cosine": lambda recipe, share, epoch: (1 + math.cos(math.pi * share)) / 2,
-    "onecycle": _onecycle,
+    "onecycle": lambda recipe, share, epoch: one_cycle(share, recipe.warm),
 }
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}

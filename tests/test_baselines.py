@@ -3,6 +3,7 @@ import torch
 
 from gkn import Dataset, Grid, Mesh, relative_l2
 from gkn.baselines import BASELINES, fit_baseline
+from gkn.dataset import BadNumbers
 from gkn.generate import Darcy, PoissonSquare, make_dataset
 from gkn.models.fcn import FCN
 from gkn.models.pca import PCANet, principal
@@ -94,6 +95,36 @@ def test_what_cannot_be_fitted_is_said(data):
         fit_baseline("PCA+NN", apart)
     with pytest.raises(ValueError, match="functions; needed at least 2"):
         fit_baseline("RBM", data[0].take(1))
+    for wrong in ({"epochs": 0}, {"batch": -1}, {"epochs": 1.5}):
+        with pytest.raises(ValueError, match="needed a whole number, at least 1"):
+            fit_baseline("NN", data[0], **wrong)
+    with pytest.raises(ValueError, match=r"lr=0\.0\): needed a number > 0"):
+        fit_baseline("NN", data[0], lr=0.0)
+    with pytest.raises(ValueError, match="RBM has no setting 'epochs'; it has size, f"):
+        fit_baseline("RBM", data[0], epochs=3)
+    bad = data[0].field("a").clone()
+    bad[3, 7] = float("nan")
+    with pytest.raises(BadNumbers, match="sample 3, field 'a': 1 of 289 values are not finite"):
+        fit_baseline("RBM", Dataset(Grid(17), a=bad, u=data[0].field("u")))
+
+
+def test_the_convolutional_network_learns_the_right_way_round():
+    """u = a shifted along the first axis: a network that saw u transposed could not have it."""
+    rng = torch.Generator().manual_seed(0)
+    a = torch.rand(24, 13, 13, generator=rng, dtype=torch.float64)
+    u = a.roll(1, 1)
+    data = Dataset(Grid(13), a=a.flatten(1), u=u.flatten(1))
+    baseline = fit_baseline("FCN", data, epochs=40, batch=8, start=16, growth=8, blocks=(2, 2, 2))
+    other = Dataset(Grid(13), a=a.flatten(1), u=u.transpose(1, 2).flatten(1))
+    assert relative_l2(baseline, data).mean < 0.6 * relative_l2(baseline, other).mean
+
+
+def test_the_pointwise_network_learns_a_function_of_the_point():
+    rng = torch.Generator().manual_seed(0)
+    grid = Grid(9)
+    a = torch.rand(30, 81, generator=rng, dtype=torch.float64)
+    train, test = Dataset(grid, a=a, u=a * (1 + grid.points[:, 0])).split(20, 10)
+    assert relative_l2(fit_baseline("NN", train, epochs=60), test).mean < 0.05
 
 
 def test_a_baseline_has_no_other_way_to_be_asked(fitted, data):

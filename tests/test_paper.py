@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from gkn.baselines import BASELINES
 from gkn.dataset import BadNumbers
 from gkn.durable import canonical
 from gkn.evaluate import Sampled
@@ -17,10 +19,11 @@ from gkn.paper.scale import SCALES, cells_of
 from gkn.paper.spec import plain
 from gkn.paper.tables import CAUSES, CHANGES, TABLES, kernel_of, table_named
 from gkn.paper.trends import TRENDS
-from gkn.paper.work import Blurred, Place, RunsFailed, do_all, edges_of
+from gkn.paper.work import Blurred, Place, do_all, edges_of, judged_on
 from gkn.rules import Nystrom, Radius
 
 PAPER, SMOKE = SCALES["paper"], SCALES["smoke"]
+PRINTED = json.loads(Path(__file__).with_name("paper_tables.json").read_text())  # typed by somebody else
 ALL = [(table, recipe) for table in TABLES for recipe in ("paper", "ours")]
 
 
@@ -47,12 +50,12 @@ def test_every_table_of_the_paper_is_there():
         "kernel-network",
         "methods",
     ]
-    for table in (*TABLES, CAUSES):
-        assert len(table.numbers) == len(table.rows[1])
-        assert all(len(row) == len(table.columns[1]) for row in table.numbers)
-    printed = [number for table in TABLES for row in table.numbers for number in row if number is not None]
-    assert len(printed) == 101
-    assert sum(printed) == pytest.approx(7.0125, abs=1e-6)  # of shared/paper/tables.json
+    for table in TABLES:
+        typed = PRINTED[table.name]
+        assert [[*row] for row in table.numbers] == typed["values"]
+        assert [*table.rows[1]] == next(iter(typed["rows"].values()))
+        assert [*table.columns[1]] == next(iter(typed["columns"].values()))
+        assert (table.edges and [[*row] for row in table.edges]) == typed.get("edges")
 
 
 def test_the_settings_of_some_cells():
@@ -95,6 +98,45 @@ def test_train_and_test_functions_are_disjoint(scale):
             data = cell.run.training.data
             assert data.n <= data.of
             assert cell.run.on == "train" or cell.run.functions <= data.tests
+
+
+@pytest.mark.parametrize(("on", "first", "seed"), [("train", 0, 0), ("test", 4, 0), ("fresh", 0, 1)])
+def test_which_functions_are_learned_and_which_are_judged(on, first, seed, tmp_path, monkeypatch):
+    """No function is both, but where the training error is asked for."""
+    run = replace(run_of("methods", 4, 0, "ours", SMOKE, way="support"), on=on)
+    learned, judged = [], []
+    real_fit, real_judge = work.fit, work.relative_l2
+
+    def fit(model, data, *given, **more):
+        learned.extend((0, data.number(i)) for i in range(len(data)))
+        return real_fit(model, data, *given, **more)
+
+    def judge(operator, data, *given, **more):
+        judged.extend((judged_on(run)[0].seed, data.number(i)) for i in range(len(data)))
+        return real_judge(operator, data, *given, **more)
+
+    monkeypatch.setattr(work, "fit", fit)
+    monkeypatch.setattr(work, "relative_l2", judge)
+    assert do_all([run], place(tmp_path)) == []
+    assert sorted(learned) == [(0, i) for i in range(4)]
+    assert judged == [(seed, first + i) for i in range(2)]
+    assert ({*learned} & {*judged} == set()) == (on != "train")
+
+
+def test_smoothing_the_answers_changes_the_error(tmp_path):
+    here = place(tmp_path)
+    runs = [run_of("methods", 4, 1, scale=SMOKE, way=way) for way in ("partition", "partition, smoothed")]
+    do_all(runs, here)
+    plain_, smooth_ = (here.done(run)["error"]["mean"] for run in runs)
+    assert plain_ != smooth_
+
+
+def test_every_setting_of_a_baseline_is_in_its_run():
+    for row, name in enumerate(("NN", "FCN", "PCA+NN", "RBM")):
+        training = run_of("methods", row, 0).training
+        assert training.method == name
+        assert dict(training.settings).keys() == BASELINES[name][2].keys()
+    assert run_of("methods", 3, 0, seed=2) == run_of("methods", 3, 0)  # nothing of RBM is drawn
 
 
 def test_a_run_is_known_by_its_hash():
@@ -185,8 +227,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
         return real(name, *given, **more)
 
     monkeypatch.setattr(work, "fit_baseline", broken)
-    with pytest.raises(RunsFailed, match=r"1 of 2 trainings could not be done; the first: .*no memory on the device"):
-        do_all(runs, here)
+    assert do_all(runs, here) == ["s=7 N=4: no memory on the device"]
     assert [here.done(run) is not None for run in runs] == [False, True]
 
 
@@ -242,6 +283,51 @@ def test_answers_are_smoothed_as_the_authors_did(rng):
 # --- figures and pages
 
 
+def test_figures_are_of_what_is_known_now(tmp_path):
+    """More cells, another figure; cells that came to nothing are left out."""
+    here = place(tmp_path)
+    figures.make("fig-resolution", SMOKE, here)
+    assert figures.numbers_of(here.results, "fig-resolution")["numbers"]["curves"]["methods"] == {}
+    runs = [run_of("methods", 3, 0, "ours", SMOKE), run_of("methods", 0, 0, "ours", SMOKE)]
+    do_all(runs, here)
+    work._write(runs[1], here, {"failed": "diverged"})
+    figures.make("fig-resolution", SMOKE, here)
+    curves = figures.numbers_of(here.results, "fig-resolution")["numbers"]["curves"]["methods"]
+    assert {*curves} == {"RBM"}
+    assert curves["RBM"][0] == 7  # the grid it was judged on
+
+
+def test_a_figure_depends_on_all_its_settings(tmp_path):
+    here = place(tmp_path)
+    keys = {figures.key_of("fig-methods", scale, here) for scale in (SMOKE, replace(SMOKE, support=31), PAPER)}
+    assert len(keys) == 3
+
+
+def test_the_ball_round_the_singularity(tmp_path, monkeypatch):
+    """A kernel that is exact but for points within 0.05 of the centre has no error away from it."""
+    setting = green.SETTINGS["fig-green-disk"]["smoke"]
+    rho = torch.linspace(0, 1, 101, dtype=torch.float64)[1:].repeat_interleave(73)
+    exact = green.green_disk
+
+    def learned(net, points):
+        return torch.where(rho > 0.0501, 1.0, 2.0) * exact(torch.zeros_like(points), points)
+
+    monkeypatch.setattr(green, "_at_centre", learned)
+    numbers, _ = green.disk(setting, "cpu", tmp_path)
+    assert numbers["error of the kernel at the centre, away from a ball of 0.05"] == 0
+    assert numbers["error of the kernel at the centre, in that ball"] == pytest.approx(1)
+
+
+def test_figure_three_gives_all_networks_the_same_pairs(tmp_path, monkeypatch):
+    counts = []
+    real, learn = green.fit_baseline, green.learn
+    monkeypatch.setattr(green, "fit_baseline", lambda name, data, **more: counts.append(len(data)) or real(name, data, **more))
+    monkeypatch.setattr(green, "learn", lambda net, data, *more: counts.append(len(data)) or learn(net, data, *more))
+    green.samples(green.SETTINGS["fig-green-2d-samples"]["smoke"], "cpu", tmp_path)
+    assert counts == [1, 1, 1, 4, 4, 4]
+    assert all(setting.white == 0 for setting in green.SETTINGS["fig-green-2d-samples"].values())
+
+
 def test_combined_pairs_solve_the_same_equation(rng):
     G = torch.randn(12, 12, generator=rng, dtype=torch.float64)
     weights = torch.rand(12, generator=rng, dtype=torch.float64) + 0.1
@@ -255,10 +341,11 @@ def test_combined_pairs_solve_the_same_equation(rng):
     torch.testing.assert_close(products, torch.eye(5, dtype=torch.float64), atol=1e-7, rtol=0)
 
 
-def test_a_kernel_is_learned():
+def test_a_kernel_is_learned(tmp_path):
     setting = green.Setting(17, 64, 16, (32, 32), 200, 1e-2, precision="fp64")
-    numbers, arrays = green.interval(setting, "cpu")
-    before, _ = green.interval(replace(setting, steps=2), "cpu")
+    numbers, arrays = green.interval(setting, "cpu", tmp_path)
+    before, _ = green.interval(replace(setting, steps=2), "cpu", tmp_path)
+    assert len([*tmp_path.iterdir()]) == 1  # the same data
     assert numbers["error of u with the exact kernel"] < 1e-12
     assert numbers["error of the kernel"] < 0.5 * before["error of the kernel"]
     assert arrays["learned"].shape == (17, 17)
@@ -277,18 +364,37 @@ def test_a_figure_is_computed_once(tmp_path, monkeypatch):
     assert figures.pictures(here.results, name)
 
 
+WRONG = "at equal edges r matters more than m"  # by edges that can be; the paper's own counts cannot
+
+
 @pytest.mark.parametrize("trend", TRENDS, ids=lambda trend: f"{trend.table}: {trend.says}")
 def test_the_paper_says_of_its_own_numbers(trend):
-    """Asked of the paper's tables, its words hold; turned round, they do not."""
+    """Asked of the paper's tables, its words hold, all but one; turned round, they do not."""
     table = table_named(trend.table)
     errors = {(i, j): x for i, row in enumerate(table.numbers) for j, x in enumerate(row) if x is not None}
     holds, shown = trend.ask(errors)
     assert shown
-    assert holds
+    assert holds == (trend.says != WRONG)
     wrong = {key: 1 / x if trend.says != "FCN grows with s" else 1.0 for key, x in errors.items()}
     if "flat" in trend.says or "same" in trend.says:
         wrong = {(i, j): x * (1 + j) for (i, j), x in errors.items()}
-    assert not trend.ask(wrong)[0]
+    assert trend.ask(wrong)[0] == (trend.says == WRONG)
+
+
+@pytest.mark.parametrize(("table", "limit"), [("full-resolution", 1.5), ("sampled-resolution", 1.15), ("methods", 1.2)])
+def test_flat_has_a_limit(table, limit):
+    trend = next(t for t in TRENDS if t.table == table and ("flat" in t.says or "same" in t.says))
+    for factor, holds in ((0.99, True), (1.01, False)):
+        errors = {(row, column): 0.05 * (limit * factor if column == 1 else 1) for row in range(5) for column in range(3)}
+        assert trend.ask(errors)[0] == holds
+
+
+def test_a_trend_that_does_not_hold_in_a_step():
+    trend = next(t for t in TRENDS if t.says == "the larger m' the better")
+    assert trend.ask({(0, j): x for j, x in enumerate((0.10, 0.08, 0.083, 0.06))})[0]  # level within 5 percent
+    holds, shown = trend.ask({(0, j): x for j, x in enumerate((0.10, 0.08, 0.085, 0.06))})
+    assert not holds
+    assert "not in every step" in shown
 
 
 def test_differences_are_of_the_mean():
@@ -297,3 +403,5 @@ def test_differences_are_of_the_mean():
     assert result.difference == pytest.approx(0.05 / 0.0871 - 1)
     assert result.beside == "0.0500 ± 0.0141 (0.0871, -43 %)"
     assert Result(cell, 0.0871, ()).beside == "not run (0.0871)"
+    some = Result(cell, 0.0871, ({"error": {"mean": 0.04}}, {"failed": "x"}, {"failed": "y"}))
+    assert (some.mean, some.difference, some.text) == (None, None, "2 of 3 diverged")

@@ -14,7 +14,7 @@ import typer
 from gkn.cli.learn import Device, device_named
 from gkn.cli.shell import Config, console, plain
 from gkn.paper.reproduce import NAMES, RECIPES, reproduce
-from gkn.paper.scale import SCALES
+from gkn.paper.scale import MOST_SEEDS, SCALES
 from gkn.paper.work import Place
 
 
@@ -22,7 +22,7 @@ def reproduce_(
     names: Annotated[list[str] | None, typer.Argument(help=f"all, tables, figures, or some of {', '.join(NAMES)}.")] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), small (two cores, an hour), paper (a GPU).")] = "small",
     recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "both",
-    seeds: Annotated[int, typer.Option(min=1, help="So many of each cell: mean and spread.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="So many of each cell: mean and spread.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Results and pages. [default: runs/paper-SCALE]")] = None,
     work: Annotated[Path | None, typer.Option(help="Data and trained networks, which are large. [default: OUT/work]")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time. On a GPU: as many as fit, best under CUDA MPS.")] = 1,
@@ -36,9 +36,9 @@ def reproduce_(
         raise typer.BadParameter(f"{scale!r}: use {', '.join(SCALES)}", param_hint="--scale")
     if recipe not in (*RECIPES, "both"):
         raise typer.BadParameter(f"{recipe!r}: use paper, ours or both", param_hint="--recipe")
-    folder = out or Path("runs") / f"paper-{scale}"
+    folder = (out or Path("runs") / f"paper-{scale}").resolve()  # workers may be elsewhere
     command = shlex.join(["gkn", *sys.argv[1:]])
-    place = Place(folder, work or folder / "work", device_named(device), jobs, command)
+    place = Place(folder, (work or folder / "work").resolve(), device_named(device), jobs, command)
     start = time.perf_counter()
 
     def say(done: int, total: int, what: str) -> None:

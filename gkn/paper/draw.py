@@ -137,13 +137,14 @@ def resolution(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
         axis.set_title(titles[table], fontsize=10)
         axis.set_yscale("log") if table == "methods" else axis.set_ylim(0)
         axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize=8, frameon=False)
+        if rows:
+            axis.legend(fontsize=8, frameon=False)
     _save(figure, stem)
 
 
 def nystrom(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     nodes, one, all_ = numbers["nodes"], numbers["differences of one integral"], numbers["differences"]
-    slopes = numbers["slope of one integral, first half"], numbers["slope of the second half"]
+    slopes = numbers["slope of one integral"], numbers["slope"]
     curves = {
         f"one integral, slope {slopes[0]:.2f}": (nodes, one),
         f"the trained network, T = 6, slope {slopes[1]:.2f}": (nodes, all_),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,64 +14,63 @@ import torch
 from torch import Tensor
 
 from gkn.domain import Grid
-from gkn.durable import canonical, digest, make_folder, write
+from gkn.durable import canonical, digest, make_folder, sha256, write
 from gkn.machine import commit, machine
-from gkn.operator import Exact, Operator, Support
+from gkn.operator import CARD, Exact, Operator, Support
 from gkn.paper import draw, green
 from gkn.paper.scale import Scale, cells_of
-from gkn.paper.spec import Run, Training, plain
+from gkn.paper.spec import Training, plain
 from gkn.paper.tables import table_named
 from gkn.paper.work import Place, fitted, make_data, samples_of
-from gkn.pretrained import pretrained
+from gkn.pretrained import FOLDER, pretrained
 from gkn.rules import draw_nodes
 from gkn.storage import versions
 
 Numbers = dict[str, Any]
 Arrays = dict[str, Tensor]
 Draw = Callable[[Numbers, Mapping[str, Any], Path], None]
-SHOWN = 5  # test functions of figures 4 to 6
+SHOWN, SIDES = 5, (141, 211, 421)  # test functions, and grids, of figures 4 to 6
 
 
 @dataclass(frozen=True)
 class Figure:
-    """settings: what its numbers depend on. compute: numbers, and arrays to draw. tables: those it is drawn from."""
+    """settings: what its numbers depend on. compute: numbers, and arrays to draw. tables, trainings: what it is drawn from."""
 
     title: str
-    settings: Callable[[Scale], Any]
+    settings: Callable[[Scale, Place], Any]
     compute: Callable[[Scale, Place], tuple[Numbers, Arrays]]
     draw: Draw
     tables: tuple[str, ...] = ()
+    trainings: Callable[[Scale], list[Training]] = lambda scale: []
 
 
 def make(name: str, scale: Scale, place: Place) -> Path:
     """Compute what is not there, and draw what is not drawn; the path of the numbers."""
     figure, folder = FIGURES[name], place.results / "figures"
-    key = digest(plain(figure.settings(scale)))[:16]
+    key = key_of(name, scale, place)
     path, arrays = folder / f"{name}.json", place.work / "figures" / f"{name}-{key}.npz"
     known = numbers_of(place.results, name)
-    if known is None or known["key"] != key or (not arrays.is_file() and not _drawn(folder, name)):
+    if known is not None and known["key"] == key and _drawn(folder, name):
+        return path
+    if known is None or known["key"] != key or not arrays.is_file():
         numbers, values = figure.compute(scale, place)
         make_folder(folder)
         make_folder(arrays.parent)
-        with open(arrays, "wb") as file:
-            np.savez_compressed(file, **{each: x.numpy() for each, x in values.items()})  # type: ignore[arg-type]
-        known = {
-            "name": name,
-            "scale": scale.name,
-            "key": key,
-            "settings": plain(figure.settings(scale)),
-            "numbers": numbers,
-            "device": place.device,
-            "machine": machine(),
-            "versions": versions(),
-            "commit": commit(),
-            "command": place.command,
-        }
+        file = io.BytesIO()
+        np.savez_compressed(file, **{each: x.numpy() for each, x in values.items()})  # type: ignore[arg-type]
+        write(arrays, file.getvalue())
+        where = {"device": place.device, "machine": machine(), "versions": versions(), "commit": commit()}
+        about = {"name": name, "scale": scale.name, "key": key, "settings": plain(figure.settings(scale, place))}
+        known = {**about, "numbers": numbers, **where, "command": place.command}
         write(path, canonical(known))
-    if arrays.is_file():
-        with np.load(arrays) as values:
-            figure.draw(known["numbers"], values, folder / name)
+    with np.load(arrays) as values:
+        figure.draw(known["numbers"], values, folder / name)
     return path
+
+
+def key_of(name: str, scale: Scale, place: Place) -> str:
+    """Of all that its numbers depend on."""
+    return digest(plain(FIGURES[name].settings(scale, place)))[:16]
 
 
 def numbers_of(results: Path, name: str) -> dict[str, Any] | None:
@@ -105,9 +105,17 @@ def _training(table: str, s: int, scale: Scale) -> Training:
     )
 
 
+def _of_16(scale: Scale) -> list[Training]:
+    return [_training("full-resolution", 16, scale)]
+
+
+def _of_methods(scale: Scale) -> list[Training]:
+    return [_training("methods", s, scale) for s in SIDES]
+
+
 def _generalise(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
     """Figure 1: trained on 16 x 16, asked on 241 x 241, all points."""
-    training = _training("full-resolution", 16, scale)
+    (training,) = _of_16(scale)
     make_data({training.data}, place)
     operator, _ = fitted(training, place)
     assert isinstance(operator, Operator)
@@ -124,8 +132,7 @@ def _methods(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
     """Figures 4 to 6: the first test functions at three resolutions, by support and queries."""
     errors: dict[str, list[float]] = {}
     arrays: Arrays = {}
-    for s in (141, 211, 421):
-        training = _training("methods", s, scale)
+    for s, training in zip(SIDES, _of_methods(scale), strict=True):
         make_data({training.data}, place)
         operator, _ = fitted(training, place)
         assert isinstance(operator, Operator)
@@ -148,11 +155,12 @@ def _resolution(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
         rows: dict[str, list[float]] = {}
         for cell in cells_of(table, "ours", scale, 0):
             known = place.done(cell.run)
-            if known is None or cell.way not in ("", "support"):
+            if known is None or "error" not in known or cell.way not in ("", "support"):
                 continue
-            label = f"{table.rows[0]}={table.rows[1][cell.row]}" if name != "methods" else str(table.rows[1][cell.row])
-            side = table.columns[1][cell.column]
-            rows.setdefault(label, []).extend([side, known["error"]["mean"]])
+            training = cell.run.training
+            trained = (training.data.size - 1) // training.data.every + 1
+            label = f"s = {trained}" if name != "methods" else training.method
+            rows.setdefault(label, []).extend([(training.data.size - 1) // cell.run.every + 1, known["error"]["mean"]])
         curves[name] = rows
     return {"curves": curves}, {}
 
@@ -172,18 +180,21 @@ def _nystrom(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
             found = operator(series, how=Support(m), rng=rng).cpu().double()
             each.append(float((found - whole).norm() / whole.norm()))
         errors.append(float(np.mean(each)))
-    half = len(counts) // 2
-    slope = float(np.polyfit(np.log(counts[half:]), np.log(errors[half:]), 1)[0])
-    numbers = {"nodes": counts, "differences": errors, "slope of the second half": slope, **_linear(settings)}
-    return numbers, {}
+    return {"nodes": counts, "differences": errors, "slope": _slope(counts, errors), **_linear(settings)}, {}
+
+
+def _slope(nodes: Sequence[float], errors: Sequence[float]) -> float:
+    """Where nodes are a small part of all: drawn without replacement, many of them are better than independent ones."""
+    few = max(2, len(nodes) // 2)
+    return float(np.polyfit(np.log(nodes[:few]), np.log(errors[:few]), 1)[0])
 
 
 def _linear(settings: dict[str, Any]) -> Numbers:
     """The proposition itself: one integral of one kernel over a ball, by m random points, against all points."""
     grid = Grid(settings["size"])
     x = grid.points
-    near = torch.cdist(x, x) <= 0.25
-    kernel = torch.exp(-torch.cdist(x, x)) * near
+    distance = (x[:, None] - x).norm(dim=-1)
+    kernel = torch.exp(-distance) * (distance <= 0.25)
     v = torch.sin(3 * x[:, 0]) + x[:, 1]
     whole = (kernel * v).mean(1)
     errors = []
@@ -193,9 +204,7 @@ def _linear(settings: dict[str, Any]) -> Numbers:
             nodes = draw_nodes(len(x), m, torch.Generator().manual_seed(draw_))
             each.append(float(((kernel[:, nodes] * v[nodes]).mean(1) - whole).norm() / whole.norm()))
         errors.append(float(np.mean(each)))
-    few = max(2, len(errors) // 2)  # later ones are drawn without replacement from not many more
-    slope = float(np.polyfit(np.log(settings["nodes"][:few]), np.log(errors[:few]), 1)[0])
-    return {"differences of one integral": errors, "slope of one integral, first half": slope}
+    return {"differences of one integral": errors, "slope of one integral": _slope(settings["nodes"], errors)}
 
 
 def _one_function(domain: Grid) -> Tensor:
@@ -214,48 +223,47 @@ def _nystrom_settings(scale: Scale) -> dict[str, Any]:
     }[scale.name]
 
 
-def _of_runs(table: str) -> Callable[[Scale], Any]:
-    """A figure of trained networks depends on how they are trained."""
-
-    def settings(scale: Scale) -> Any:
-        return [cell.run.training.hash for cell in cells_of(table_named(table), "ours", scale, 0)]
-
-    return settings
-
-
-def _of_cells(*tables: str) -> Callable[[Scale], Any]:
-    def settings(scale: Scale) -> Any:
-        runs: list[Run] = [cell.run for name in tables for cell in cells_of(table_named(name), "ours", scale, 0)]
-        return [run.hash for run in runs]
-
-    return settings
-
-
-def _green(title: str, name: str, compute: Callable[[green.Setting, str], tuple[Numbers, Arrays]], draw: Draw) -> Figure:
+def _green(title: str, name: str, compute: Callable[[green.Setting, str, Path], tuple[Numbers, Arrays]], draw: Draw) -> Figure:
     settings = green.SETTINGS[name]
     return Figure(
-        title, lambda scale: settings[scale.name], lambda scale, place: compute(settings[scale.name], place.device), draw
+        title,
+        lambda scale, place: settings[scale.name],
+        lambda scale, place: compute(settings[scale.name], place.device, place.work / "data"),
+        draw,
     )
 
 
 FIGURES: dict[str, Figure] = {
     "fig-generalise": Figure(
-        "Figure 1: trained on 16 x 16, asked on 241 x 241", _of_runs("full-resolution"), _generalise, draw.generalise
+        "Figure 1: trained on 16 x 16 by our recipe, asked on 241 x 241",
+        lambda scale, place: [training.hash for training in _of_16(scale)],
+        _generalise,
+        draw.generalise,
+        trainings=_of_16,
     ),
     "fig-green-1d": _green("Figure 2: the Green's function of the interval", "fig-green-1d", green.interval, draw.interval),
     "fig-green-2d-samples": _green(
         "Figure 3: a kernel and a dense network, over training pairs", "fig-green-2d-samples", green.samples, draw.samples
     ),
     "fig-methods": Figure(
-        "Figures 4 to 6: five test functions at s = 141, 211, 421", _of_runs("methods"), _methods, draw.methods
+        "Figures 4 to 6: five test functions at s = 141, 211, 421, by our recipe",
+        lambda scale, place: [*(training.hash for training in _of_methods(scale)), scale.support, SHOWN],
+        _methods,
+        draw.methods,
+        trainings=_of_methods,
     ),
     "fig-green-disk": _green("Figure 7: the Green's function of the disk", "fig-green-disk", green.disk, draw.disk),
     "fig-resolution": Figure(
-        "Error over resolution",
-        _of_cells("full-resolution", "sampled-resolution", "methods"),
+        "Error over resolution, by our recipe",
+        lambda scale, place: _resolution(scale, place)[0],  # what is known may grow
         _resolution,
         draw.resolution,
-        ("full-resolution", "sampled-resolution", "methods"),
+        tables=("full-resolution", "sampled-resolution", "methods"),
     ),
-    "fig-nystrom": Figure("Proposition 1: the error falls as m^-1/2", _nystrom_settings, _nystrom, draw.nystrom),
+    "fig-nystrom": Figure(
+        "Proposition 1: the error falls as m^-1/2",
+        lambda scale, place: [_nystrom_settings(scale), sha256(FOLDER / "darcy" / CARD)],
+        _nystrom,
+        draw.nystrom,
+    ),
 }

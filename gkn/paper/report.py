@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from gkn.durable import make_folder, write
-from gkn.paper.figures import FIGURES, numbers_of, pictures
-from gkn.paper.scale import Cell, Scale, cells_of
+from gkn.durable import digest, make_folder, write
+from gkn.paper.figures import FIGURES, key_of, numbers_of, pictures
+from gkn.paper.scale import MOST_SEEDS, Cell, Scale, cells_of
 from gkn.paper.tables import CAUSES, TABLES, Table
 from gkn.paper.trends import TRENDS
-from gkn.paper.work import Place
+from gkn.paper.work import ELAPSED, Place
 from gkn.report import Page
 
-SEEDS = 10  # that are looked for
 CLOSE = 0.15
-RECIPES = {"paper": "the paper's recipe", "ours": "our recipe, same architecture"}
+RECIPES = {"paper": "the paper's recipe", "ours": "our recipe, same architecture, kernel 128-256"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Result:
 
     @property
     def mean(self) -> float | None:
-        return statistics.fmean(self.errors) if self.errors else None
+        """None, too, where a seed came to nothing: the others alone would be a choice."""
+        return statistics.fmean(self.errors) if self.errors and len(self.errors) == len(self.found) else None
 
     @property
     def difference(self) -> float | None:
@@ -44,8 +45,11 @@ class Result:
 
     @property
     def text(self) -> str:
+        if not self.found:
+            return "not run"
         if self.mean is None:
-            return "diverged" if self.found else "not run"
+            lost = len(self.found) - len(self.errors)
+            return "diverged" if len(self.found) == 1 else f"{lost} of {len(self.found)} diverged"
         spread = f" ± {statistics.stdev(self.errors):.4f}" if len(self.errors) > 1 else ""
         return f"{self.mean:.4f}{spread}"
 
@@ -101,7 +105,7 @@ class Document:
 
 def results_of(table: Table, recipe: str, scale: Scale, place: Place) -> list[Result]:
     """Of every cell, and of every way to judge it, all seeds there are."""
-    by_seed = [cells_of(table, recipe, scale, seed) for seed in range(SEEDS)]
+    by_seed = [cells_of(table, recipe, scale, seed) for seed in range(MOST_SEEDS)]
     found = []
     for cells in zip(*by_seed, strict=True):
         known = [known for cell in cells if (known := place.done(cell.run)) is not None]
@@ -130,7 +134,7 @@ def write_pages(place: Place, scale: Scale) -> Path:
         page.text(f"Scale {scale.name}: fewer pairs, smaller networks, fewer steps than the paper. These are no reproductions.")
     found = {(t.name, recipe): results_of(t, recipe, scale, place) for t in TABLES for recipe in RECIPES}
     causes = results_of(CAUSES, "paper", scale, place)
-    _summary(page, found)
+    _summary(page, found, place, scale)
     for table in TABLES:
         page.heading(table.title)
         page.text(table.note)
@@ -141,7 +145,7 @@ def write_pages(place: Place, scale: Scale) -> Path:
     _trends(page, found)
     for name, figure in FIGURES.items():
         known = numbers_of(place.results, name)
-        if known is None or known["scale"] != scale.name:
+        if known is None or known["key"] != key_of(name, scale, place):
             continue
         page.heading(figure.title)
         shown = {key: value for key, value in known["numbers"].items() if isinstance(value, float | int | str)}
@@ -158,35 +162,43 @@ def write_pages(place: Place, scale: Scale) -> Path:
     return page.write(place.results)
 
 
-def _summary(page: Document, found: dict[tuple[str, str], list[Result]]) -> None:
+def _summary(page: Document, found: dict[tuple[str, str], list[Result]], place: Place, scale: Scale) -> None:
     rows = []
     for recipe, name in RECIPES.items():
         cells = [each for table in TABLES for each in own_way(found[table.name, recipe]) if _is_gkn(each)]
-        done = [each for each in cells if each.mean is not None]
+        done = [each for each in cells if each.difference is not None]
         if not done:
             continue
         close = sum(abs(each.difference or 0) <= CLOSE for each in done)
         better = sum(each.difference is not None and each.difference < 0 for each in done)
-        all_ways = [each for table in TABLES for each in found[table.name, recipe] if _is_gkn(each)]
-        fits = {known["training"]: known["seconds"]["fit"] for each in all_ways for known in each.found if "seconds" in known}
-        judged = sum(known["seconds"]["judge"] for each in all_ways for known in each.found if "seconds" in known)
-        rows.append(
-            [
-                name,
-                f"{len(done)} of {len(cells)}",
-                str(close),
-                str(better),
-                str(len(fits)),
-                f"{sum(fits.values()):.0f}",
-                f"{judged:.0f}",
-            ]
-        )
+        known = [one for table in TABLES for each in found[table.name, recipe] if _is_gkn(each) for one in each.found]
+        fits = {one["training"]: one["seconds"]["fit"] for one in known if "seconds" in one}
+        judged = {digest(one["run"]): one["seconds"]["judge"] for one in known if "seconds" in one}
+        counts = [f"{len(done)} of {len(cells)}", str(close), str(better), str(len(fits))]
+        rows.append([name, *counts, f"{sum(fits.values()):.0f}", f"{sum(judged.values()):.0f}"])
     header = ["GKN cells", "run", "within 15 %", "better than the paper", "trainings", "seconds of training", "of judging"]
     page.table(header, rows)
     page.text(
-        "Seconds add up what each training took while others ran beside it on the same device; the tables say how many.",
-        small=True,
+        "Seconds are added up as if each training had been alone; several ran beside each other on one device.", small=True
     )
+    for line in _elapsed(place, scale):
+        page.text(line, small=True)
+
+
+def _elapsed(place: Place, scale: Scale) -> Iterator[str]:
+    """What all calls together took, by recipe and machine."""
+    total: dict[tuple[str, str], float] = {}
+    try:
+        lines = (place.results / ELAPSED).read_text().splitlines()
+        for line in lines:
+            one = json.loads(line)
+            if one["scale"] == scale.name:
+                key = " and ".join(one["recipes"]), one["machine"]
+                total[key] = total.get(key, 0.0) + one["seconds"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for (recipes, where), seconds in total.items():
+        yield f"Elapsed in all, recipe {recipes}, tables, baselines and figures together: {seconds:.0f} s on {where}."
 
 
 def _is_gkn(result: Result) -> bool:
@@ -255,7 +267,7 @@ def _costs(page: Document, table: Table, results: Any, name: str) -> None:
                     f"{edges['train']:.0f}" if "train" in edges else "",
                     f"{known['seconds']['fit']:.0f}",
                     f"{known['seconds']['judge']:.1f}",
-                    f"{known['peak_bytes'] / 2**30:.1f}",
+                    "" if known["peak_bytes"] is None else f"{known['peak_bytes'] / 2**30:.1f}",
                     str(known["jobs"]),
                     known["commit"][:10],
                 ]
@@ -281,9 +293,12 @@ def _trends(page: Document, found: dict[tuple[str, str], list[Result]]) -> None:
     rows = []
     for trend in TRENDS:
         for recipe in RECIPES:
-            own = {(each.cell.row, each.cell.column): each.mean for each in own_way(found[trend.table, recipe])}
-            errors = {key: value for key, value in own.items() if value is not None}
-            if len(errors) < len(own):
+            needed = [each for each in own_way(found[trend.table, recipe]) if trend.row in (None, each.cell.row)]
+            errors = {(each.cell.row, each.cell.column): each.mean for each in needed if each.mean is not None}
+            if not errors:
+                continue
+            if len(errors) < len(needed):
+                rows.append([trend.table, trend.says, recipe, "not asked", f"{len(needed) - len(errors)} cells are missing"])
                 continue
             holds, shown = trend.ask(errors)
             rows.append([trend.table, trend.says, recipe, "holds" if holds else "does not hold", shown])

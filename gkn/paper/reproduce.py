@@ -8,10 +8,14 @@ from pathlib import Path
 from gkn.paper import figures, report
 from gkn.paper.scale import SCALES, Cell, Scale, cells_of
 from gkn.paper.tables import CAUSES, TABLES
-from gkn.paper.work import Place, Progress, do_all
+from gkn.paper.work import FAILURES, Place, Progress, do_all, elapsed
 
 RECIPES = ("paper", "ours")
 NAMES = (*(table.name for table in TABLES), CAUSES.name, *figures.FIGURES)
+
+
+class RunsFailed(ValueError):
+    """Some of it could not be done; the rest was, and is kept."""
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -45,12 +49,29 @@ def reproduce(
     seeds: int = 1,
     progress: Progress | None = None,
 ) -> Path:
-    """Do what is missing, draw, and write the pages; the path of index.html."""
+    """Do what is missing, draw, and write the pages; the path of index.html. What cannot be done is said in the end."""
     size, wanted = SCALES[scale], chosen(names)
-    do_all([cell.run for cell in cells(wanted, size, recipes, seeds)], place, progress)
-    for name in wanted:
-        if name in figures.FIGURES:
-            figures.make(name, size, place)
+    drawn = [name for name in wanted if name in figures.FIGURES]
+    trainings = [
+        training for name in drawn if _missing(name, size, place) for training in figures.FIGURES[name].trainings(size)
+    ]
+    with elapsed(place, scale, recipes):
+        failed = do_all([cell.run for cell in cells(wanted, size, recipes, seeds)], place, progress, trainings)
+        for done, name in enumerate(drawn, start=1):
+            try:
+                figures.make(name, size, place)
+            except FAILURES as error:
+                failed.append(f"{name}: {error}")
             if progress is not None:
-                progress(1, 1, name)
-    return report.write_pages(place, size)
+                progress(done, len(drawn), name)
+    page = report.write_pages(place, size)
+    if failed:
+        raise RunsFailed(
+            f"the pages are made, but {len(failed)} of all that was asked for could not be done: {'; '.join(failed)}"
+        )
+    return page
+
+
+def _missing(name: str, scale: Scale, place: Place) -> bool:
+    known = figures.numbers_of(place.results, name)
+    return known is None or known["key"] != figures.key_of(name, scale, place)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
+from gkn.baselines import BASELINES
 from gkn.evaluate import Sampled, Test
 from gkn.operator import Exact, Partition, Support
 from gkn.paper.spec import Data, Run, Training
@@ -13,20 +14,19 @@ from gkn.paper.tables import CHANGES, Setting, Table, kernel_of
 from gkn.recipes import NETWORKS, RECIPES, SMOOTHING
 from gkn.rules import Nystrom, Radius, Rule
 
-Recipes = Literal["paper", "ours"]
-
 
 @dataclass(frozen=True)
 class Scale:
-    """What is made smaller, and by how much. `paper` changes nothing but the number of steps, where that is large.
+    """What is made smaller, and by how much. `paper` changes nothing but the number of steps, where that is large, and is bf16.
 
     sizes      of the finest grid, for the paper's 241 and 421
     pairs      N, for the paper's
     tests      at most
     nodes      m is divided by it
-    kernel     layers of kappa are divided by it
+    kernel     layers of kappa are divided by it, by recipe
     width      n, components of v
     steps      at most, by recipe
+    lr         learning rates are multiplied with it, by recipe: few steps of small networks have to be larger
     exact      on how many functions exact evaluation of the methods table is affordable, by its s
     """
 
@@ -35,9 +35,10 @@ class Scale:
     pairs: Mapping[int, int]
     tests: int
     nodes: int
-    kernel: int
+    kernel: Mapping[str, int]
     width: int
     steps: Mapping[str, int]
+    lr: Mapping[str, float]
     precision: str
     exact: Mapping[int, int]
     support: int
@@ -48,6 +49,7 @@ class Scale:
         return (finest - 1) // (s - 1)
 
 
+MOST_SEEDS = 5
 _SAME = {10: 10, 100: 100, 1000: 1000, 1024: 1024}
 SCALES = {
     "smoke": Scale(
@@ -56,9 +58,10 @@ SCALES = {
         pairs={10: 2, 100: 3, 1000: 4, 1024: 4},
         tests=2,
         nodes=12,
-        kernel=64,
+        kernel={"paper": 64, "ours": 64},
         width=4,
         steps={"paper": 1, "ours": 1},
+        lr={"paper": 1, "ours": 1},
         precision="fp32",
         exact={85: 2, 141: 1, 211: 1, 421: 1},
         support=30,
@@ -71,21 +74,22 @@ SCALES = {
     ),
     "small": Scale(
         name="small",
-        sizes={241: 241, 421: 211},
-        pairs={10: 10, 100: 50, 1000: 150, 1024: 150},
+        sizes={241: 161, 421: 211},
+        pairs={10: 10, 100: 40, 1000: 100, 1024: 100},
         tests=20,
         nodes=2,
-        kernel=16,
-        width=32,
-        steps={"paper": 400, "ours": 300},
+        kernel={"paper": 32, "ours": 8},
+        width=24,
+        steps={"paper": 250, "ours": 250},
+        lr={"paper": 30, "ours": 2.5},
         precision="fp32",
-        exact={85: 4, 141: 1},
+        exact={85: 2},
         support=400,
         baselines={
             "NN": {"epochs": 4},
             "FCN": {"epochs": 4, "start": 16, "growth": 8},
             "PCA+NN": {"epochs": 100, "hidden": (128, 128)},
-            "RBM": {},
+            "RBM": {"size": 50},
         },
     ),
     "paper": Scale(
@@ -94,11 +98,12 @@ SCALES = {
         pairs=_SAME,
         tests=100,
         nodes=1,
-        kernel=1,
+        kernel={"paper": 1, "ours": 1},
         width=64,
         steps={"paper": 10_000, "ours": 10_000},
+        lr={"paper": 1, "ours": 1},
         precision="bf16",
-        exact={85: 50, 141: 10, 211: 3},
+        exact={85: 50, 141: 10, 211: 3, 421: 1},
         support=2000,
         baselines={"NN": {}, "FCN": {}, "PCA+NN": {}, "RBM": {}},
     ),
@@ -135,8 +140,10 @@ def _runs(table: Table, setting: Setting, recipe: str, scale: Scale, seed: int) 
     if setting.get("method", "GKN") != "GKN":
         method = setting["method"]
         data = Data(scale.sizes[finest], every, scale.pairs[setting["N"]], scale.pairs[1024], min(100, scale.tests), None)
-        settings = tuple(sorted((key, _frozen(value)) for key, value in scale.baselines[method].items()))
-        return [("", Run(Training(data, method, settings, None, None, seed), every, Exact(), tests))]
+        chosen = {**BASELINES[method][2], **scale.baselines[method]}  # all of them: a result depends on each
+        settings = tuple(sorted((key, _frozen(value)) for key, value in chosen.items()))
+        drawn = 0 if method == "RBM" else seed  # nothing in RBM is
+        return [("", Run(Training(data, method, settings, None, None, drawn), every, Exact(), tests))]
     training = _training(setting, own, recipe, scale, every, seed)
     if "split" in setting:
         many = min(tests, training.data.n) if setting["split"] == "train" else tests
@@ -151,18 +158,21 @@ def _full_grid(
     training: Training, setting: Setting, recipe: str, scale: Scale, every: int, tests: int
 ) -> list[tuple[str, Run]]:
     """The methods table: all points of the grid, in three ways."""
-    parts, support = Partition(_nodes(setting["m"], scale)), Support(scale.support)
+    assert isinstance(training.rule, Nystrom)
+    parts, support = Partition(training.rule.m), Support(scale.support)
     s = setting["s"]
-    affordable = {85: tests, 141: tests, 211: max(1, tests // 2), 421: max(1, tests // 5)}[s]
     ways = [
-        ("partition", Run(training, every, parts, affordable)),
-        ("partition, smoothed", Run(training, every, parts, affordable, blur=1.0)),
-        ("support", Run(training, every, support, affordable)),
+        ("partition", Run(training, every, parts, tests)),
+        ("partition, smoothed", Run(training, every, parts, tests, blur=1.0)),
+        ("support", Run(training, every, support, tests if recipe == "ours" or s < 200 else max(1, tests // 5))),
     ]
     exact = scale.exact.get(s, 0) if recipe == "ours" else scale.exact.get(s, 0) // 5
     if exact:
         ways.append(("exact", Run(training, every, Exact(), min(exact, tests))))
-    return ways if recipe == "paper" else [ways[2], *ways[:2], *ways[3:]]
+    if recipe == "paper":
+        return ways
+    fresh = ("support, functions of another seed", Run(training, every, support, tests, on="fresh"))
+    return [ways[2], *ways[:2], *ways[3:], *([fresh] if s == 85 else [])]
 
 
 def _training(setting: Setting, own: Mapping[str, Any], recipe: str, scale: Scale, every: int, seed: int) -> Training:
@@ -175,21 +185,21 @@ def _training(setting: Setting, own: Mapping[str, Any], recipe: str, scale: Scal
     kernel = own.get("kernel", network["kernel"])
     if "depth" in setting:
         kernel = kernel_of(setting["width"], setting["depth"])
-    network["kernel"] = tuple(max(1, layer // scale.kernel) for layer in kernel)
+    network["kernel"] = tuple(max(1, layer // scale.kernel[recipe]) for layer in kernel)
     network["width"] = min(network["width"], scale.width)
     rule: Rule = Radius(setting["r"])
     if setting["m"] is not None:
         rule = Nystrom(setting["r"], _nodes(own.get("m", setting["m"]), scale), setting["l"])
     graphs = n * (rule.l if isinstance(rule, Nystrom) else 1)
     base = RECIPES[recipe]
-    changes = {key: own[key] for key in ("loss", "factor", "pointwise", "batch", "epochs", "fresh") if key in own}
+    changes = {key: own[key] for key in ("loss", "lr", "factor", "pointwise", "batch", "epochs", "fresh") if key in own}
     base = replace(base, **changes, precision=own.get("precision", scale.precision), seed=seed)
     a_step = -(-graphs // base.batch)  # epoch
     most = min(scale.steps[recipe], own.get("most", 10**9))
     wanted = base.epochs if recipe == "paper" else max(1, round(own["steps"] / a_step))
     epochs = max(1, min(wanted, most // a_step))
     every_epochs = max(1, round(base.every * epochs / wanted)) if recipe == "paper" else base.every
-    chosen = replace(base, epochs=epochs, every=every_epochs)
+    chosen = replace(base, epochs=epochs, every=every_epochs, lr=base.lr * scale.lr[recipe])
     settings = tuple(sorted((key, _frozen(value)) for key, value in network.items()))
     return Training(data, "GKN", settings, rule, chosen, seed, None if epochs == wanted else wanted)
 

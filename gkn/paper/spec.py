@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 from gkn.durable import digest
@@ -49,7 +50,7 @@ class Training:
     seed: int
     asked: int | None = None
 
-    @property
+    @cached_property
     def hash(self) -> str:
         return digest(plain(self))[:16]
 
@@ -61,7 +62,7 @@ class Run:
     every      the stride to the grid that is judged on
     how        as of `relative_l2`
     functions  so many of them
-    on         test, or train: the pairs it learned from
+    on         test; train: the pairs it learned from; fresh: as many of another seed, which nobody ever looked at
     blur       pixels of a Gaussian over the answers, which the authors applied and did not mention
     """
 
@@ -72,7 +73,7 @@ class Run:
     on: str = "test"
     blur: float = 0.0
 
-    @property
+    @cached_property
     def hash(self) -> str:
         return digest(plain(self))[:16]
 
@@ -80,7 +81,7 @@ class Run:
 def plain(value: Any) -> Any:
     """As JSON has it; choices like Radius(0.1) and Exact() with their names."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__, **{key: plain(getattr(value, key)) for key in asdict(value)}}
+        return {"kind": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in fields(value)}}
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
     return value

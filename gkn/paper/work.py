@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from torch import Tensor
 
 from gkn.baselines import fit_baseline
 from gkn.dataset import BadNumbers, Dataset, Sample
+from gkn.domain import Grid
 from gkn.durable import canonical, make_folder, write
 from gkn.evaluate import Answers, Sampled, relative_l2
 from gkn.fields import stream
-from gkn.generate import Darcy, make_dataset
+from gkn.generate import make_dataset, recipe
 from gkn.machine import commit, machine
 from gkn.models import GKN
 from gkn.operator import Exact, How, Operator
@@ -33,10 +34,8 @@ from gkn.train import OPERATOR, fit, load
 
 Progress = Callable[[int, int, str], None]
 COUNTED = 20  # graphs whose edges are counted
-
-
-class RunsFailed(ValueError):
-    """Some runs could not be done; the others were, and are kept."""
+FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, ImportError, OSError)
+ELAPSED = "elapsed.jsonl"
 
 
 @dataclass(frozen=True)
@@ -49,28 +48,38 @@ class Place:
     jobs: int = 1
     command: str = ""
 
+    def trained(self, training: Training) -> Path:
+        """Where its network is, if it is there."""
+        return self.work / "trained" / training.hash / OPERATOR
+
     def cell(self, run: Run) -> Path:
         return self.results / "cells" / f"{run.hash}.json"
 
     def done(self, run: Run) -> dict[str, Any] | None:
         """What is known of a run; None if it is still to be done. A file that cannot be read is done again."""
+        path = self.cell(run)
+        if not path.is_file():
+            return None
         try:
-            found = json.loads(self.cell(run).read_text())
+            found = json.loads(path.read_text())
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) and found.get("run") == json.loads(canonical(plain(run))) else None
 
 
-def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None) -> None:
-    """Everything that is missing, the longest trainings first, `jobs` at a time: by joblib, whose backend may be a cluster."""
-    tasks: dict[Training, list[Run]] = {}
+def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None, also: Iterable[Training] = ()) -> list[str]:
+    """Everything that is missing, the longest trainings first, `jobs` at a time: by joblib, whose backend may be a cluster.
+
+    `also`: trainings whose networks somebody wants, whatever is known of their runs. Returned is what could not be done, why.
+    """
+    tasks: dict[Training, list[Run]] = {training: [] for training in also if not place.trained(training).is_dir()}
     for run in dict.fromkeys(runs):
         if place.done(run) is None:
             tasks.setdefault(run.training, []).append(run)
     if not tasks:
-        return
+        return []
     make_folder(place.results / "cells")
-    make_data({training.data for training in tasks}, place)
+    make_data({judged_on(run)[0] for few in tasks.values() for run in few} | {training.data for training in tasks}, place)
     order = sorted(tasks, key=cost, reverse=True)
     work = [(training, tasks[training], place) for training in order]
     failed = []
@@ -78,13 +87,30 @@ def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None) 
         failed += [] if wrong is None else [wrong]
         if progress is not None:
             progress(done, len(order), name)
-    if failed:
-        raise RunsFailed(f"{len(failed)} of {len(order)} trainings could not be done; the first: {failed[0]}")
+    return failed
 
 
 def _parallel(work: list[tuple[Training, list[Run], Place]]) -> Iterator[tuple[str, str | None]]:
     pool = Parallel(n_jobs=work[0][2].jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
     yield from pool(delayed(_try)(*each) for each in work)
+
+
+@contextmanager
+def elapsed(place: Place, scale: str, recipes: Sequence[str]) -> Iterator[None]:
+    """How long a call took, whether or not it came to its end: a line in a file."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        line = {"seconds": time.perf_counter() - start, "scale": scale, "recipes": [*recipes], **_where(place)}
+        make_folder(place.results)
+        with open(place.results / ELAPSED, "a") as file:
+            file.write(json.dumps(line, sort_keys=True) + "\n")
+
+
+def _where(place: Place) -> dict[str, Any]:
+    here = {"device": place.device, "jobs": place.jobs, "machine": machine(), "versions": versions(), "commit": commit()}
+    return {**here, "command": place.command}
 
 
 def cost(training: Training) -> float:
@@ -119,8 +145,13 @@ def do(training: Training, runs: list[Run], place: Place) -> str:
     shown = []
     for run in runs:
         start = time.perf_counter()
-        errors = judged(run, answers, place)
-        peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        try:
+            errors = judged(run, answers, place)
+        except BadNumbers as error:
+            _write(run, place, {"failed": str(error)})
+            shown.append("no numbers")
+            continue
+        peak = torch.cuda.max_memory_allocated() if cuda else None  # a process's own peak is no run's
         seconds = {"fit": about["seconds"], "with set-up": took, "judge": time.perf_counter() - start}
         more = {"steps": about["steps"], "peak_bytes": peak, "edges": edges_of(run)}
         _write(run, place, {"error": errors, "seconds": seconds, **more})
@@ -129,8 +160,7 @@ def do(training: Training, runs: list[Run], place: Place) -> str:
 
 
 def _write(run: Run, place: Place, found: dict[str, Any]) -> None:
-    where = {"device": place.device, "jobs": place.jobs, "machine": machine(), "versions": versions(), "commit": commit()}
-    result = {"run": plain(run), "training": run.training.hash, **found, **where, "command": place.command}
+    result = {"run": plain(run), "training": run.training.hash, **found, **_where(place)}
     write(place.cell(run), canonical(result))
 
 
@@ -138,14 +168,14 @@ def _try(training: Training, runs: list[Run], place: Place) -> tuple[str, str | 
     """One that cannot be done does not keep the others from being done."""
     try:
         return do(training, runs, place), None
-    except (ValueError, ArithmeticError, RuntimeError, MemoryError, ImportError) as error:
+    except FAILURES as error:
         return f"{training.method} {describe(training)}: not done: {error}", f"{describe(training)}: {error}"
 
 
 def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[str, Any]]:
     """What was learned, and how long that took. A network that is there is read."""
-    folder = place.work / "trained" / training.hash
-    if (folder / OPERATOR).is_dir():
+    folder = place.trained(training).parent
+    if place.trained(training).is_dir():
         operator = load(folder, device=place.device)
         return operator, _effort(operator)
     learn = samples_of(training.data, training.data.every, range(training.data.n), place)
@@ -168,9 +198,7 @@ def _effort(operator: Operator) -> dict[str, Any]:
 
 
 def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any]:
-    data = run.training.data
-    first = 0 if run.on == "train" else data.of
-    tests = samples_of(data, run.every, range(first, first + run.functions), place)
+    tests = samples_of(*judged_on(run), place)
     if run.blur:
         assert isinstance(answers, Operator)
         assert not isinstance(run.how, Sampled)
@@ -178,6 +206,15 @@ def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any
     else:
         found = relative_l2(answers, tests, run.how, seed=1)
     return {key: value for key, value in found.json().items() if key != "each"}
+
+
+def judged_on(run: Run) -> tuple[Data, int, range]:
+    """Which data, at which stride, which of their samples."""
+    data = run.training.data
+    if run.on == "fresh":
+        return replace(data, seed=data.seed + 1, of=0), run.every, range(run.functions)
+    first = {"train": 0, "test": data.of}[run.on]
+    return data, run.every, range(first, first + run.functions)
 
 
 class Blurred:
@@ -204,7 +241,7 @@ def edges_of(run: Run) -> dict[str, float] | None:
     tested: Any = Nystrom(rule.r, run.how.m) if isinstance(run.how, Sampled) else Radius(rule.r)
     for name, which, every in (("train", rule, data.every), ("test", tested, run.every)):
         if name == "train" or isinstance(run.how, Sampled | Exact):
-            count = _edges(which, Darcy(size=data.size).domain().every(every).size)
+            count = _edges(which, (data.size - 1) // every + 1)
             if count is not None:
                 found[name] = count
     return found
@@ -212,7 +249,7 @@ def edges_of(run: Run) -> dict[str, float] | None:
 
 @lru_cache(maxsize=256)
 def _edges(rule: Nystrom | Radius, size: int) -> float | None:
-    points = Darcy(size=size).domain().points
+    points = Grid(size).points
     if isinstance(rule, Nystrom):
         draws = rule.draws(len(points), range(COUNTED), seed=1)[:, 0]
         return sum(rule.graph(points[nodes]).num_edges for nodes in draws) / len(draws)
@@ -243,9 +280,8 @@ def make_data(wanted: set[Data], place: Place) -> None:
     for data in {_folder(each, place): each for each in wanted}.values():
         device = "cuda" if place.device.startswith("cuda") else "cpu"
         workers = os.cpu_count() or 1
-        make_dataset(
-            Darcy(size=data.size), data.of + data.tests, data.seed, _folder(data, place), workers=workers, device=device
-        )
+        made = recipe(data.name, size=data.size)
+        make_dataset(made, data.of + data.tests, data.seed, _folder(data, place), workers=workers, device=device)
 
 
 def samples_of(data: Data, every: int, which: range, place: Place) -> Dataset:
