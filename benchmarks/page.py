@@ -245,7 +245,7 @@ def trainings(result):
         spread = f"{min(errors):.4f} to {max(errors):.4f}" if len(errors) > 1 else ""
         m = rows[0]["rule"].split("m=")[1].split(",")[0]
         time, room = sum(cell["seconds"] for cell in rows) / len(rows), max(cell["peak_bytes"] for cell in rows) / 2**30
-        name = f"{which}, {rows[0]['precision']}, {rows[0]['epochs']} epochs"
+        name = f"{which}, {rows[0]['precision']}, {rows[0]['epochs']} epochs, a smoothed over {rows[0]['smoothing']:.2g}"
         said = [name, n, m, rows[0]["m_test"], len(rows), f"**{mean:.4f}**", spread, paper, f"{time:.0f}", f"{room:.1f}"]
         lines.append(f"| {' | '.join(map(str, said))} |")
     lines += ["", 'The last network, which is `gkn.pretrained("darcy")`, on all points of other resolutions:', ""]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gkn.dataset import BadNumbers, Dataset, Normalizer, Sample, check_sample, described
-from gkn.domain import Domain, Grid
+from gkn.domain import Domain, Grid, check_device
 from gkn.fields import stream
 from gkn.models.dense import Dense
 from gkn.models.fcn import FCN
@@ -50,6 +50,8 @@ class Baseline:
         return self._answer(sample.x, sample.a[:, 0])[:, None]
 
     def _check(self, domain: Domain) -> None:
+        if domain.dim != self.about["dim"]:
+            raise ValueError(f"{self.name} was fitted in dimension {self.about['dim']}; given points of dimension {domain.dim}")
         if self.domain is None:
             return
         same = type(domain) is type(self.domain) and domain.points.shape == self.domain.points.shape
@@ -73,8 +75,8 @@ def fit_baseline(
     settings   others than in `BASELINES`. epochs, batch and lr are those of Adam, one cycle; f is the source of the equation,
                which RBM alone knows; the others are sizes of the model.
     """
-    if name not in BASELINES:
-        raise ValueError(f"no baseline {name!r}; there are {', '.join(BASELINES)}")
+    chosen = _settings(name, settings, seed)
+    check_device(str(device))
     if not len(dataset):
         raise ValueError(f"{name}: there is nothing to learn: a dataset without samples")
     if len(dataset.given) != 1 or len(dataset.outputs) != 1:
@@ -82,31 +84,47 @@ def fit_baseline(
         raise ValueError(f"{name} maps one field to one field; this dataset has {names}: choose with Dataset.using")
     fields = (dataset.given[0], dataset.outputs[0])
     dataset = dataset.using(*([each] for each in fields))
-    make, grids, usual = BASELINES[name]
-    unknown = [key for key in settings if key not in usual]
-    if unknown:
-        raise ValueError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(usual)}")
-    chosen = {**usual, **settings}
-    for key in ("epochs", "batch"):
-        if key in chosen and (not isinstance(chosen[key], int) or chosen[key] < 1):
-            raise ValueError(f"{name}({key}={chosen[key]!r}): needed a whole number, at least 1")
-    if "lr" in chosen and not 0 < chosen["lr"] < math.inf:
-        raise ValueError(f"{name}(lr={chosen['lr']!r}): needed a number > 0")
+    make, grids, _ = BASELINES[name]
     if not dataset.one_domain:
-        if name != "NN":
-            raise ValueError(f"{name} needs all samples on one {'grid' if grids else 'domain'}; here every sample has its own")
-        raise ValueError("NN is fitted on samples that share their points; here every sample has its own")
+        raise ValueError(f"{name} needs all samples on one {'grid' if grids else 'domain'}; here every sample has its own")
     if grids and not isinstance(dataset.domain, Grid):
         raise ValueError(f"{name} needs a regular grid; this dataset is on {described(dataset.domain)}. Use a GKN, or NN")
     for i in range(len(dataset)):
         sample = dataset[i]
         for which, values in ((dataset.inputs, sample.a), (dataset.outputs, sample.u)):
             check_sample(values, which, dataset.number(i))
+        if name != "RBM" and not float(sample.u.double().norm()) > 0:
+            raise ValueError(f"{name}: u of sample {dataset.number(i)} is 0 everywhere and has no relative error; leave it out")
     how: dict[str, Any] = {key: chosen.pop(key) for key in ("epochs", "batch", "lr") if key in chosen}
     torch.manual_seed(seed)
     model, answer, about = make(dataset, torch.device(device), seed, how, chosen)
     domain = None if name == "NN" else dataset.domain
-    return Baseline(name, model, answer, domain, fields, {"name": name, "seed": seed, **how, **chosen, **about})
+    about = {"name": name, "dim": dataset.domain.dim, "seed": seed, **how, **chosen, **about}
+    return Baseline(name, model, answer, domain, fields, about)
+
+
+def _settings(name: str, given: dict[str, Any], seed: int) -> dict[str, Any]:
+    """All settings of a baseline, those given instead of the usual ones."""
+    if name not in BASELINES:
+        raise ValueError(f"no baseline {name!r}; there are {', '.join(BASELINES)}")
+    usual = BASELINES[name][2]
+    unknown = [key for key in given if key not in usual]
+    if unknown:
+        raise ValueError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(usual)}")
+    chosen = {**usual, **given}
+    for key in ("epochs", "batch", "inputs", "outputs", "size", "start", "growth"):
+        if key in chosen and (not isinstance(chosen[key], int) or chosen[key] < 1):
+            raise ValueError(f"{name}({key}={chosen[key]!r}): needed a whole number, at least 1")
+    for key, count in (("hidden", None), ("blocks", 3)):
+        layers = chosen.get(key, (1,) * (count or 1))
+        whole = isinstance(layers, tuple | list) and all(isinstance(x, int) and x >= 1 for x in layers)
+        if not whole or not layers or len(layers) != (count or len(layers)):
+            raise ValueError(f"{name}({key}={layers!r}): needed {count or 'some'} sizes, whole numbers, at least 1")
+    if "lr" in chosen and not 0 < chosen["lr"] < math.inf:
+        raise ValueError(f"{name}(lr={chosen['lr']!r}): needed a number > 0")
+    if not isinstance(seed, int) or not 0 <= seed < 2**62:
+        raise ValueError(f"{name}(seed={seed!r}): needed a whole number, 0 to 2^62")
+    return chosen
 
 
 Made = tuple[Any, Answer, dict[str, Any]]

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gkn import storage
-from gkn.domain import Domain, Grid, Mesh, interpolate
+from gkn.domain import Domain, Grid, Mesh, check_device, interpolate
 from gkn.durable import digest
 from gkn.fields import smoother
 
@@ -353,6 +353,8 @@ class Dataset:
             raise KeyError(f"no input {name!r} to smooth in this dataset; it has {', '.join(self.inputs)}")
         if not self._source.n:
             raise ValueError("Dataset.smoothed: this dataset has no samples")
+        if isinstance(self._source, _Kept):
+            raise ValueError("Dataset.smoothed: of a kept dataset some points may be gone; smooth first, keep afterwards")
         source = _Smoothed(self._source, name, width)
         twice = [added for added in source.added if added in self.names]
         if twice:
@@ -360,8 +362,16 @@ class Dataset:
         return self._view(source=source, inputs=(*self.inputs, *source.added))
 
     def kept(self, device: torch.device | str = "cpu") -> Dataset:
-        """The same samples with all their values in memory, smoothed ones computed once, together, on a device."""
-        return self._view(source=_Kept(self, torch.device(device)), index=range(len(self)), stride=1)
+        """The same samples with all their values in memory, smoothed ones computed once, together, on a device.
+
+        Values are given out as they are, and not to be written to.
+        """
+        check_device(str(device))
+        if not len(self) or not self.one_domain:
+            what = "no samples" if not len(self) else "a domain per sample"
+            raise ValueError(f"Dataset.kept: this dataset has {what}; needed samples on one domain")
+        source = _Kept(self, torch.device(device))
+        return Dataset.__new__(Dataset)._set(source, range(len(self)), 1, self.inputs, self.outputs, None)
 
     def using(self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None) -> Dataset:
         """With these fields as a and as u, and no others."""
@@ -412,7 +422,9 @@ class Dataset:
         """Write to a folder, as everything else that writes datasets does: whole shards, synced, renamed, then listed."""
         folder = Path(path)
         one = self._domain
-        source = self._source.source if isinstance(self._source, _Smoothed) else self._source
+        source = self._source
+        while isinstance(source, _Smoothed | _Kept):
+            source = source.source
         if isinstance(source, storage.Reader) and folder.resolve() == source.folder.resolve():
             raise ValueError(f"Dataset.save({str(path)!r}): this dataset is read from there; save it to another folder")
         if not len(self):
@@ -540,8 +552,6 @@ class _Kept:
     """Values of a dataset, read and computed once."""
 
     def __init__(self, dataset: Dataset, device: torch.device) -> None:
-        if not dataset.one_domain:
-            raise ValueError("Dataset.kept: needs samples on one domain")
         self.source, self.n, self.names = dataset._source, len(dataset), dataset.names
         self.one_domain: Domain | None = dataset.domain
         self._identity, self._numbers = digest(dataset.identity()), [dataset.number(i) for i in range(len(dataset))]

@@ -185,7 +185,7 @@ class Judge:
         check_sample(sample.u, self.dataset.outputs, self.dataset.number(i))
         found = self._answer(sample, tick).cpu().double()
         weights = sample.weights[:, None] if self._weighted(i) else 1.0
-        top, bottom = ((weights * x.square()).sum() for x in (found - sample.u, sample.u.double()))
+        top, bottom = ((weights * x.square()).sum() for x in (found - sample.u.double(), sample.u.double()))
         return (top / bottom).sqrt()[None]
 
     def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:

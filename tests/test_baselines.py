@@ -102,6 +102,24 @@ def test_what_cannot_be_fitted_is_said(data):
         fit_baseline("NN", data[0], lr=0.0)
     with pytest.raises(ValueError, match="RBM has no setting 'epochs'; it has size, f"):
         fit_baseline("RBM", data[0], epochs=3)
+    for wrong in ({"hidden": (0,)}, {"hidden": 5}, {"hidden": ()}):
+        with pytest.raises(ValueError, match="needed some sizes, whole numbers, at least 1"):
+            fit_baseline("NN", data[0], **wrong)
+    with pytest.raises(ValueError, match="needed 3 sizes"):
+        fit_baseline("FCN", data[0], blocks=(1, 2))
+    with pytest.raises(ValueError, match="seed=-1"):
+        fit_baseline("NN", data[0], seed=-1)
+    with pytest.raises(ValueError, match="cuda"):
+        fit_baseline("NN", data[0], device="cuda")
+    zero = data[0].field("u").clone()
+    zero[5] = 0
+    with pytest.raises(ValueError, match="u of sample 5 is 0 everywhere"):
+        fit_baseline("FCN", Dataset(Grid(17), a=data[0].field("a"), u=zero))
+    with pytest.raises(ValueError, match="all functions are the same"):
+        fit_baseline("PCA+NN", Dataset(Grid(17), a=torch.ones(32, 289).double(), u=data[0].field("u")))
+    line = Dataset(Grid(5, dim=1), a=torch.ones(2, 5).double(), u=torch.ones(2, 5).double())
+    with pytest.raises(ValueError, match="NN was fitted in dimension 2; given points of dimension 1"):
+        relative_l2(fit_baseline("NN", data[0], epochs=1), line)
     bad = data[0].field("a").clone()
     bad[3, 7] = float("nan")
     with pytest.raises(BadNumbers, match="sample 3, field 'a': 1 of 289 values are not finite"):

@@ -288,7 +288,20 @@ def test_kept_is_the_same_dataset(rng):
     assert kept.identity() == data.kept().identity() != data.take(2).kept().identity()
 
 
-def test_kept_needs_one_domain():
+def test_what_cannot_be_kept():
     values = [torch.ones(9).double(), torch.ones(16).double()]
-    with pytest.raises(ValueError, match="needs samples on one domain"):
+    with pytest.raises(ValueError, match="a domain per sample; needed samples on one domain"):
         Dataset([Grid(3), Grid(4)], a=values, u=values).kept()
+    with pytest.raises(ValueError, match="this dataset has no samples"):
+        make_dataset(Darcy(size=9), 2).take(0).kept()
+    with pytest.raises(ValueError, match="smooth first, keep afterwards"):
+        make_dataset(Darcy(size=9), 2).every(2).kept().smoothed(0.1)
+
+
+def test_a_kept_dataset_does_not_overwrite_where_it_came_from(tmp_path):
+    make_dataset(Darcy(size=9), 2, 0, tmp_path / "a")
+    kept = Dataset.open(tmp_path / "a").every(2).kept()
+    with pytest.raises(ValueError, match="read from there"):
+        kept.save(tmp_path / "a", force=True)
+    kept.save(tmp_path / "b")
+    assert storage.Manifest.read(tmp_path / "b").recipe["name"] == "unnamed"

@@ -14,7 +14,7 @@ from gkn.evaluate import Sampled
 from gkn.operator import Exact, Partition, Support
 from gkn.paper import figures, green, work
 from gkn.paper.report import Result, results_of, write_pages
-from gkn.paper.reproduce import NAMES, cells, chosen
+from gkn.paper.reproduce import NAMES, RunsFailed, cells, chosen, reproduce
 from gkn.paper.scale import SCALES, cells_of
 from gkn.paper.spec import plain
 from gkn.paper.tables import CAUSES, CHANGES, TABLES, kernel_of, table_named
@@ -217,6 +217,65 @@ def test_a_file_of_another_run_is_not_taken_for_this(tmp_path):
     assert here.done(runs[1]) is None
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"error": {"mean": float("nan"), "spread": 0}},
+        {"error": None},
+        {"error": {"mean": "0.05", "spread": 0}},
+        {"seconds": None},
+        {"commit": None},
+        {"failed": 3},
+        {"jobs": "two"},
+        {"steps": "many"},
+    ],
+)
+def test_a_damaged_cell_is_not_believed(change, tmp_path):
+    here, run = place(tmp_path), run_of("methods", 3, 0, scale=SMOKE)
+    do_all([run], here)
+    found = here.done(run)
+    here.cell(run).write_text(json.dumps({**found, **change}))
+    assert here.done(run) is None
+    here.cell(run).write_text("[" * 100_000)
+    assert here.done(run) is None
+    del found["training"]
+    here.cell(run).write_text(json.dumps(found))
+    assert here.done(run) is None
+
+
+def test_a_damaged_network_is_trained_again(tmp_path):
+    here, run = place(tmp_path), run_of("full-resolution", 0, 0, scale=SMOKE)
+    do_all([run], here)
+    before = here.done(run)["error"]
+    for tensors in here.trained(run.training).glob("*.safetensors"):
+        tensors.write_bytes(tensors.read_bytes()[:-5])
+    here.cell(run).unlink()
+    assert do_all([run], here) == []
+    assert here.done(run)["error"] == before
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", b"garbage"])
+def test_damaged_arrays_of_a_figure_are_computed_again(damage, tmp_path):
+    here, name = place(tmp_path), "fig-green-1d"
+    figures.make(name, SMOKE, here)
+    arrays = next((here.work / "figures").iterdir())
+    arrays.write_bytes(damage)
+    figures.pictures(here.results, name)[0].unlink()
+    figures.make(name, SMOKE, here)
+    assert figures.pictures(here.results, name)
+    (here.results / "figures" / f"{name}.json").write_text('{"key": "x", "numbers": null}')
+    assert figures.numbers_of(here.results, name) is None
+
+
+def test_pages_of_somebody_else_are_left_alone(tmp_path):
+    here = place(tmp_path)
+    here.results.mkdir()
+    (here.results / "README.md").write_text("# my project")
+    with pytest.raises(ValueError, match=r"README.md is there already and was not made by gkn reproduce"):
+        reproduce(["methods"], here, scale="smoke")
+    assert (here.results / "README.md").read_text() == "# my project"
+
+
 def test_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     here, runs = place(tmp_path), [run_of("methods", row, 0, scale=SMOKE) for row in (0, 3)]
     real = work.fit_baseline
@@ -227,8 +286,17 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
         return real(name, *given, **more)
 
     monkeypatch.setattr(work, "fit_baseline", broken)
-    assert do_all(runs, here) == ["s=7 N=4: no memory on the device"]
+    assert do_all(runs, here) == ["NN s=7 N=4: no memory on the device"]
     assert [here.done(run) is not None for run in runs] == [False, True]
+
+
+def test_what_failed_is_said_when_the_pages_are_made(tmp_path, monkeypatch):
+    here = place(tmp_path)
+    monkeypatch.setattr("gkn.paper.reproduce.do_all", lambda *_: ["NN s=7: no memory", "FCN s=7: no memory"])
+    with pytest.raises(RunsFailed, match=r"the pages are made, but 2 .* NN s=7: no memory; FCN s=7: no memory"):
+        reproduce(["nodes"], here, scale="smoke")
+    assert "## Table 5" in (here.results / "README.md").read_text()
+    assert json.loads((here.results / "elapsed.jsonl").read_text())["command"] == "test"
 
 
 def test_a_training_that_diverges_is_a_result(tmp_path, monkeypatch):

@@ -32,7 +32,11 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
-        app()
+        try:
+            app()
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):  # what is left to do is to end, and quietly
+                signal.signal(number, signal.SIG_DFL)
     except Stopped as stopped:
         what = "interrupted" if stopped.number == signal.SIGINT else "terminated"
         _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + stopped.number)

@@ -56,6 +56,8 @@ def _workers(backend: str, scheduler: str | None, jobs: int) -> Any:
         if scheduler is not None:
             raise typer.BadParameter("only for --backend dask", param_hint="--scheduler")
         return nullcontext()
+    if backend not in ("dask", "ray"):
+        raise typer.BadParameter(f"{backend!r}: use loky, dask or ray", param_hint="--backend")
     if jobs == 1:
         raise typer.BadParameter(f"say how many trainings at a time: --jobs, with --backend {backend}", param_hint="--jobs")
     from joblib import parallel_config
@@ -66,16 +68,17 @@ def _workers(backend: str, scheduler: str | None, jobs: int) -> Any:
         except ImportError as error:
             raise ImportError("--backend dask needs the package distributed: pip install 'gkn[cluster]'") from error
         here = {"processes": True, "n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-        client = Client(scheduler) if scheduler else Client(**here)  # type: ignore[no-untyped-call]
-        return _both(client, parallel_config(backend="dask", wait_for_workers_timeout=60))
-    if backend == "ray":
         try:
-            from ray.util.joblib import register_ray
-        except ImportError as error:
-            raise ImportError("--backend ray needs the package ray: pip install ray") from error
-        register_ray()
-        return parallel_config(backend="ray")
-    raise typer.BadParameter(f"{backend!r}: use loky, dask or ray", param_hint="--backend")
+            client = Client(scheduler) if scheduler else Client(**here)  # type: ignore[no-untyped-call]
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--scheduler {scheduler}: no Dask there, e.g. tcp://host:8786 ({error})") from error
+        return _both(client, parallel_config(backend="dask", wait_for_workers_timeout=60))
+    try:
+        from ray.util.joblib import register_ray
+    except ImportError as error:
+        raise ImportError("--backend ray needs the package ray: pip install ray") from error
+    register_ray()
+    return parallel_config(backend="ray")
 
 
 class _both:

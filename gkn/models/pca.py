@@ -15,6 +15,8 @@ def principal(values: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tens
     orthonormal in L2, and the standard deviation of the coefficients (count,). In float64, through the n x n products:
     K may be large.
     """
+    if count < 1:
+        raise ValueError(f"principal({count}): needed at least one function")
     count = min(count, len(values) - 1)
     if count < 1:
         raise ValueError(f"principal: {len(values)} functions; needed at least 2 to have directions in which they differ")
@@ -22,8 +24,9 @@ def principal(values: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tens
     centred = (values.double() - mean) * weights.double().sqrt()
     energies, vectors = torch.linalg.eigh(centred @ centred.T)
     energies, vectors = energies.flip(0)[:count].clamp_min(0), vectors.flip(1)[:, :count]
-    least = 1e-14 * energies[0].clamp_min(1e-300)
-    used = energies > least
+    if not float(energies[0]) > 1e-24 * float((values.double().square() * weights).sum()):
+        raise ValueError("principal: all functions are the same; there are no directions in which they differ")
+    used = energies > 1e-14 * energies[0]
     energies, vectors = energies[used], vectors[:, used]
     basis = centred.T @ (vectors / energies.sqrt())
     # A point without weight has no say in L2: its value follows from those of the samples.

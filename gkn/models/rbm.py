@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gkn.domain import Grid
 from gkn.models.pca import principal
+from gkn.pde.fd import check_positive
 
 
 class ReducedBasis:
@@ -22,6 +23,8 @@ class ReducedBasis:
     def __init__(self, grid: Grid, u: Tensor, size: int = 200) -> None:
         if not isinstance(grid, Grid):
             raise ValueError(f"ReducedBasis: needs a grid, whose faces it sums over; given a {type(grid).__name__}")
+        if grid.size < 3:
+            raise ValueError(f"ReducedBasis: a grid of {grid.size} points a side has no interior; needed 3")
         self.grid = grid
         mean, basis, _ = principal(u, grid.weights.to(u.device), size)
         inside = (~grid.boundary).to(u.device).double()
@@ -32,6 +35,7 @@ class ReducedBasis:
 
     def solve(self, a: Tensor, f: float = 1.0) -> Tensor:
         """Coefficients (n, K) -> solutions (n, K), in float64."""
+        check_positive(a)
         return torch.stack([self._one(each.double(), f) for each in a.to(self.basis.device)])
 
     def _one(self, a: Tensor, f: float) -> Tensor:

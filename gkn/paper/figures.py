@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ def make(name: str, scale: Scale, place: Place) -> Path:
     known = numbers_of(place.results, name)
     if known is not None and known["key"] == key and _drawn(folder, name):
         return path
-    if known is None or known["key"] != key or not arrays.is_file():
+    if known is None or known["key"] != key or not _readable(arrays):
         numbers, values = figure.compute(scale, place)
         make_folder(folder)
         make_folder(arrays.parent)
@@ -68,6 +69,14 @@ def make(name: str, scale: Scale, place: Place) -> Path:
     return path
 
 
+def _readable(path: Path) -> bool:
+    try:
+        with np.load(path) as values:
+            return all(values[name] is not None for name in values.files)
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return False
+
+
 def key_of(name: str, scale: Scale, place: Place) -> str:
     """Of all that its numbers depend on."""
     return digest(plain(FIGURES[name].settings(scale, place)))[:16]
@@ -76,9 +85,10 @@ def key_of(name: str, scale: Scale, place: Place) -> str:
 def numbers_of(results: Path, name: str) -> dict[str, Any] | None:
     try:
         found = json.loads((results / "figures" / f"{name}.json").read_text())
-    except (OSError, ValueError):
+        texts = all(isinstance(found[key], str) for key in ("key", "scale", "machine", "device", "commit"))
+        return dict(found) if texts and isinstance(found["numbers"], dict) and found["numbers"] else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return found if isinstance(found, dict) and "numbers" in found and "key" in found else None
 
 
 def pictures(results: Path, name: str) -> list[Path]:

@@ -19,6 +19,7 @@ from gkn.paper.work import ELAPSED, Place
 from gkn.report import Page
 
 CLOSE = 0.15
+TITLE = "The tables and figures of the Graph Kernel Network paper, by gkn"
 RECIPES = {"paper": "the paper's recipe", "ours": "our recipe, same architecture, kernel 128-256"}
 
 
@@ -123,9 +124,17 @@ def own_way(results: Sequence[Result]) -> list[Result]:
     return [*first.values()]
 
 
+def check_own(folder: Path) -> None:
+    """Pages that somebody else wrote are not overwritten."""
+    for name in ("README.md", "index.html"):
+        path = folder / name
+        if path.exists() and TITLE not in path.read_text(errors="replace")[:400]:
+            raise ValueError(f"{path} is there already and was not made by gkn reproduce; choose another folder with --out")
+
+
 def write_pages(place: Place, scale: Scale) -> Path:
     """index.html and README.md in the results folder; the path of the first."""
-    page = Document("The tables and figures of the Graph Kernel Network paper, by gkn")
+    page = Document(TITLE)
     page.text(
         f"Made by `gkn reproduce all --scale {scale.name}`; do not edit. In every cell: ours (the paper's, the difference). "
         f"Errors are relative l2 on the test functions, mean over seeds ± deviation from seed to seed where there are several."

@@ -51,6 +51,7 @@ def reproduce(
 ) -> Path:
     """Do what is missing, draw, and write the pages; the path of index.html. What cannot be done is said in the end."""
     size, wanted = SCALES[scale], chosen(names)
+    report.check_own(place.results)
     drawn = [name for name in wanted if name in figures.FIGURES]
     trainings = [
         training for name in drawn if _missing(name, size, place) for training in figures.FIGURES[name].trainings(size)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,10 +23,10 @@ from torch import Tensor
 from gkn.baselines import fit_baseline
 from gkn.dataset import BadNumbers, Dataset, Sample
 from gkn.domain import Grid
-from gkn.durable import canonical, make_folder, write
+from gkn.durable import CorruptFile, canonical, make_folder, write
 from gkn.evaluate import Answers, Sampled, relative_l2
 from gkn.fields import stream
-from gkn.generate import make_dataset, recipe
+from gkn.generate import WorkerLost, make_dataset, recipe
 from gkn.machine import commit, machine
 from gkn.models import GKN
 from gkn.operator import Exact, How, Operator
@@ -62,9 +65,22 @@ class Place:
             return None
         try:
             found = json.loads(path.read_text())
-        except (OSError, ValueError):
+            whole = found["run"] == json.loads(canonical(plain(run))) and _believable(found)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        return found if isinstance(found, dict) and found.get("run") == json.loads(canonical(plain(run))) else None
+        return found if whole else None
+
+
+def _believable(found: dict[str, Any]) -> bool:
+    """Does a cell have all that the pages ask of it?"""
+    texts = all(isinstance(found[key], str) for key in ("training", "device", "machine", "commit", "command"))
+    if not texts or not isinstance(found["jobs"], int):
+        return False
+    if "failed" in found:
+        return isinstance(found["failed"], str)
+    numbers = [found["error"]["mean"], found["error"]["spread"], found["seconds"]["fit"], found["seconds"]["judge"]]
+    numbers += [x for x in (found["steps"], found["peak_bytes"]) if x is not None] + [*(found["edges"] or {}).values()]
+    return all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
 
 
 def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None, also: Iterable[Training] = ()) -> list[str]:
@@ -92,7 +108,13 @@ def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None, 
 
 def _parallel(work: list[tuple[Training, list[Run], Place]]) -> Iterator[tuple[str, str | None]]:
     pool = Parallel(n_jobs=work[0][2].jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
-    yield from pool(delayed(_try)(*each) for each in work)
+    try:
+        yield from pool(delayed(_try)(*each) for each in work)
+    except BrokenProcessPool as error:
+        jobs = work[0][2].jobs
+        raise WorkerLost(
+            f"a worker died, perhaps for want of memory; what was finished is kept: use fewer than {jobs} and run it again"
+        ) from error
 
 
 @contextmanager
@@ -169,15 +191,22 @@ def _try(training: Training, runs: list[Run], place: Place) -> tuple[str, str | 
     try:
         return do(training, runs, place), None
     except FAILURES as error:
-        return f"{training.method} {describe(training)}: not done: {error}", f"{describe(training)}: {error}"
+        text = f"{training.method} {describe(training)}"
+        more = (
+            f" (what is in {place.work} can be removed, it is made again)" if isinstance(error, CorruptFile | OSError) else ""
+        )
+        return f"{text}: not done: {error}{more}", f"{text}: {error}{more}"
 
 
 def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[str, Any]]:
     """What was learned, and how long that took. A network that is there is read."""
     folder = place.trained(training).parent
     if place.trained(training).is_dir():
-        operator = load(folder, device=place.device)
-        return operator, _effort(operator)
+        try:
+            operator = load(folder, device=place.device)
+            return operator, _effort(operator)
+        except (CorruptFile, OSError):  # damaged; it is ours, and can be made again
+            shutil.rmtree(folder)
     learn = samples_of(training.data, training.data.every, range(training.data.n), place)
     if training.method != "GKN":
         start = time.perf_counter()
