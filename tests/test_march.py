@@ -100,7 +100,7 @@ def test_frozen_parameters_and_twice_backward(rng):
 
 
 def test_bf16_is_as_good_as_one_by_one(rng):
-    model, graph, x, a = setting(rng, (16, 32), 4, torch.float32, sizes=(40, 60), width=8)
+    model, graph, x, a = setting(rng, (16, 16), 3, torch.float32, sizes=(14, 20), width=8)
     truth = gradients(model.double(), graph, x.double(), a.double(), one_by_one=True)
     model = model.float()
     errors = {}

@@ -13,7 +13,7 @@ import typer
 
 from gkn.cli.learn import Device, device_named
 from gkn.cli.shell import Config, console, plain
-from gkn.paper.reproduce import NAMES, RECIPES, reproduce
+from gkn.paper.reproduce import NAMES, RECIPES, only_pages, reproduce
 from gkn.paper.scale import MOST_SEEDS, SCALES
 from gkn.paper.work import Place
 
@@ -29,6 +29,7 @@ def reproduce_(
     backend: Annotated[str, typer.Option(help="joblib's: loky (processes here), dask or ray (a cluster).")] = "loky",
     scheduler: Annotated[str | None, typer.Option(help="Where Dask's scheduler is, e.g. tcp://host:8786.")] = None,
     device: Device = "auto",
+    pages: Annotated[bool, typer.Option("--pages", help="Run nothing: only make the pages of what is there.")] = False,
     config: Config = None,
 ) -> None:
     """Every table and figure of the paper. Finished cells are kept: interrupted, the same command goes on."""
@@ -39,6 +40,10 @@ def reproduce_(
     folder = (out or Path("runs") / f"paper-{scale}").resolve()  # workers may be elsewhere
     command = shlex.join(["gkn", *sys.argv[1:]])
     place = Place(folder, (work or folder / "work").resolve(), device_named(device), jobs, command)
+    if pages:
+        page = only_pages(place, scale)
+        console.print(f"the pages: {plain(page)}", soft_wrap=True)
+        return
     start = time.perf_counter()
 
     def say(done: int, total: int, what: str) -> None:

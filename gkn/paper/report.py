@@ -217,16 +217,20 @@ def _is_gkn(result: Result) -> bool:
 def _table(page: Document, table: Table, results: Sequence[Result], name: str) -> None:
     (row, rows), (column, columns) = table.rows, table.columns
     own = {(each.cell.row, each.cell.column): each for each in own_way(results)}
-    header = [name, *(f"{column} = {value}" if not isinstance(value, str) else value for value in columns)]
+    header = [name, *(_label(column, value) for value in columns)]
     lines = []
     for i, value in enumerate(rows):
-        label = value if isinstance(value, str) else f"{row} = {value}"
-        lines.append([label, *(_cell(table, own.get((i, j)), i, j) for j in range(len(columns)))])
+        lines.append([_label(row, value), *(_cell(table, own.get((i, j)), i, j) for j in range(len(columns)))])
     page.table(header, lines)
     ways = [*dict.fromkeys(each.cell.way for each in results if each.cell.way)]
     if ways:
         _ways(page, table, results, ways, name)
     _costs(page, table, own.values(), name)
+
+
+def _label(word: str, value: Any) -> str:
+    """As the paper writes it."""
+    return value if isinstance(value, str) else f"{word.replace('_test', chr(39))} = {value}"
 
 
 def _cell(table: Table, result: Result | None, i: int, j: int) -> str:
@@ -240,7 +244,9 @@ def _cell(table: Table, result: Result | None, i: int, j: int) -> str:
 
 def _ways(page: Document, table: Table, results: Sequence[Result], ways: Sequence[str], name: str) -> None:
     """All points of the grid, in all ways, with the number of functions where it is not all of them."""
-    page.text(f"All points of the grid, GKN, {name}, in each way (on so many test functions):")
+    page.text(
+        f"All points of the grid, GKN, {name}, in each way (on so many functions; none: more edges than could be afforded):"
+    )
     by_way = {(each.cell.way, each.cell.column): each for each in results}
     lines = []
     for way in ways:
@@ -264,7 +270,7 @@ def _costs(page: Document, table: Table, results: Any, name: str) -> None:
             shortened = f"{training.recipe.epochs} of {training.asked}" if training.asked else ""
             epochs = "" if training.recipe is None else shortened or str(training.recipe.epochs)
             row, column = table.rows[1][each.cell.row], table.columns[1][each.cell.column]
-            where = f"{table.rows[0]} = {row}, {table.columns[0]} = {column}"
+            where = f"{_label(table.rows[0], row)}, {_label(table.columns[0], column)}"
             edges = known.get("edges") or {}
             rows.append(
                 [

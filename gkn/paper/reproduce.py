@@ -73,6 +73,12 @@ def reproduce(
     return page
 
 
+def only_pages(place: Place, scale: str) -> Path:
+    """The pages of what is there; the path of index.html."""
+    report.check_own(place.results)
+    return report.write_pages(place, SCALES[scale])
+
+
 def _missing(name: str, scale: Scale, place: Place) -> bool:
     known = figures.numbers_of(place.results, name)
     return known is None or known["key"] != figures.key_of(name, scale, place)
