@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 import gkn.plot  # noqa: F401  (chooses a backend that needs no screen)
 
@@ -132,7 +132,7 @@ def resolution(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
         axis.set_xscale("log", base=2)
         ticks = sorted({side for pairs in rows.values() for side in pairs[::2]})
         axis.set_xticks(ticks, [str(tick) for tick in ticks])
-        axis.minorticks_off()
+        axis.xaxis.set_minor_locator(NullLocator())
         axis.set(xlabel="s" if table == "methods" else "s'", ylabel="relative l2 test error")
         axis.set_title(titles[table], fontsize=10)
         axis.set_yscale("log") if table == "methods" else axis.set_ylim(0)
@@ -168,7 +168,7 @@ def _lines(
         axis.loglog(guide[1], guide[2], ":", color="grey", label=guide[0])
     ticks = next(iter(curves.values()))[0]
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
-    axis.minorticks_off()
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.set(xlabel=x, ylabel=y)
     axis.set_title(title, fontsize=10)
     axis.grid(alpha=0.3, which="both")

@@ -86,8 +86,8 @@ SCALES = {
         exact={85: 2},
         support=400,
         baselines={
-            "NN": {"epochs": 4},
-            "FCN": {"epochs": 4, "start": 16, "growth": 8},
+            "NN": {"epochs": 4, "batch": 2},
+            "FCN": {"epochs": 4, "batch": 4, "start": 16, "growth": 8},
             "PCA+NN": {"epochs": 100, "hidden": (128, 128)},
             "RBM": {"size": 50},
         },

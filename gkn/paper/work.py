@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from joblib import Parallel, delayed
+from joblib.externals.loky import process_executor
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
@@ -188,6 +189,8 @@ def _write(run: Run, place: Place, found: dict[str, Any]) -> None:
 
 def _try(training: Training, runs: list[Run], place: Place) -> tuple[str, str | None]:
     """One that cannot be done does not keep the others from being done."""
+    if place.jobs > 1:  # joblib's own workers end when they have grown, as if that were a leak; these keep their data
+        process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
     try:
         return do(training, runs, place), None
     except FAILURES as error:
