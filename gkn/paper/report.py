@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -106,7 +107,7 @@ class Document:
 
 def results_of(table: Table, recipe: str, scale: Scale, place: Place) -> list[Result]:
     """Of every cell, and of every way to judge it, all seeds there are."""
-    by_seed = [cells_of(table, recipe, scale, seed) for seed in range(MOST_SEEDS)]
+    by_seed = [cells_of(table, recipe, scale, seed) for seed in _seeds(place)]
     found = []
     for cells in zip(*by_seed, strict=True):
         known = [known for cell in cells if (known := place.done(cell.run)) is not None]
@@ -114,6 +115,15 @@ def results_of(table: Table, recipe: str, scale: Scale, place: Place) -> list[Re
         assert printed is not None
         found.append(Result(cells[0], printed, tuple(known)))
     return found
+
+
+def _seeds(place: Place) -> list[int]:
+    """Those of which there may be results: 0, and as many more as there are results with a seed at all."""
+    most = 0
+    for path in (place.results / "cells").glob("*.json"):
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            most = max(most, int(json.loads(path.read_text())["run"]["training"]["seed"]))
+    return [*range(min(most + 1, MOST_SEEDS))]
 
 
 def own_way(results: Sequence[Result]) -> list[Result]:

@@ -25,6 +25,7 @@ class Scale:
     nodes      m is divided by it
     kernel     layers of kappa are divided by it, by recipe
     width      n, components of v
+    T          steps of the network
     steps      at most, by recipe
     lr         learning rates are multiplied with it, by recipe: few steps of small networks have to be larger
     exact      on how many functions exact evaluation of the methods table is affordable, by its s
@@ -37,6 +38,7 @@ class Scale:
     nodes: int
     kernel: Mapping[str, int]
     width: int
+    T: int
     steps: Mapping[str, int]
     lr: Mapping[str, float]
     precision: str
@@ -60,6 +62,7 @@ SCALES = {
         nodes=12,
         kernel={"paper": 64, "ours": 64},
         width=4,
+        T=2,
         steps={"paper": 1, "ours": 1},
         lr={"paper": 1, "ours": 1},
         precision="fp32",
@@ -80,6 +83,7 @@ SCALES = {
         nodes=2,
         kernel={"paper": 32, "ours": 8},
         width=24,
+        T=6,
         steps={"paper": 250, "ours": 250},
         lr={"paper": 30, "ours": 2.5},
         precision="fp32",
@@ -100,6 +104,7 @@ SCALES = {
         nodes=1,
         kernel={"paper": 1, "ours": 1},
         width=64,
+        T=6,
         steps={"paper": 10_000, "ours": 10_000},
         lr={"paper": 1, "ours": 1},
         precision="bf16",
@@ -186,7 +191,7 @@ def _training(setting: Setting, own: Mapping[str, Any], recipe: str, scale: Scal
     if "depth" in setting:
         kernel = kernel_of(setting["width"], setting["depth"])
     network["kernel"] = tuple(max(1, layer // scale.kernel[recipe]) for layer in kernel)
-    network["width"] = min(network["width"], scale.width)
+    network["width"], network["steps"] = min(network["width"], scale.width), min(network["steps"], scale.T)
     rule: Rule = Radius(setting["r"])
     if setting["m"] is not None:
         rule = Nystrom(setting["r"], _nodes(own.get("m", setting["m"]), scale), setting["l"])
