@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,23 +77,13 @@ def _workers(backend: str, scheduler: str | None, jobs: int) -> Any:
             client = Client(scheduler) if scheduler else Client(**here)  # type: ignore[no-untyped-call]
         except (OSError, ValueError) as error:
             raise ValueError(f"--scheduler {scheduler}: no Dask there, e.g. tcp://host:8786 ({error})") from error
-        return _both(client, parallel_config(backend="dask", wait_for_workers_timeout=60))
+        both = ExitStack()
+        both.enter_context(client)
+        both.enter_context(parallel_config(backend="dask", wait_for_workers_timeout=60))
+        return both
     try:
         from ray.util.joblib import register_ray
     except ImportError as error:
         raise ImportError("--backend ray needs the package ray: pip install ray") from error
     register_ray()
     return parallel_config(backend="ray")
-
-
-class _both:
-    def __init__(self, *contexts: Any) -> None:
-        self.contexts = contexts
-
-    def __enter__(self) -> None:
-        for each in self.contexts:
-            each.__enter__()
-
-    def __exit__(self, *what: Any) -> None:
-        for each in reversed(self.contexts):
-            each.__exit__(*what)

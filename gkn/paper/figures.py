@@ -16,16 +16,15 @@ from torch import Tensor
 
 from gkn.domain import Grid
 from gkn.durable import canonical, digest, make_folder, sha256, write
-from gkn.machine import commit, machine
+from gkn.fields import GaussianField, stream, two_phase
 from gkn.operator import CARD, Exact, Operator, Support
 from gkn.paper import draw, green
 from gkn.paper.scale import Scale, cells_of
 from gkn.paper.spec import Training, plain
 from gkn.paper.tables import table_named
-from gkn.paper.work import Place, fitted, make_data, samples_of
+from gkn.paper.work import Place, fitted, make_data, samples_of, where
 from gkn.pretrained import FOLDER, pretrained
 from gkn.rules import draw_nodes
-from gkn.storage import versions
 
 Numbers = dict[str, Any]
 Arrays = dict[str, Tensor]
@@ -51,7 +50,7 @@ def make(name: str, scale: Scale, place: Place) -> Path:
     key = key_of(name, scale, place)
     path, arrays = folder / f"{name}.json", place.work / "figures" / f"{name}-{key}.npz"
     known = numbers_of(place.results, name)
-    if known is not None and known["key"] == key and _drawn(folder, name):
+    if known is not None and known["key"] == key and pictures(place.results, name):
         return path
     if known is None or known["key"] != key or not _readable(arrays):
         numbers, values = figure.compute(scale, place)
@@ -60,9 +59,8 @@ def make(name: str, scale: Scale, place: Place) -> Path:
         file = io.BytesIO()
         np.savez_compressed(file, **{each: x.numpy() for each, x in values.items()})  # type: ignore[arg-type]
         write(arrays, file.getvalue())
-        where = {"device": place.device, "machine": machine(), "versions": versions(), "commit": commit()}
         about = {"name": name, "scale": scale.name, "key": key, "settings": plain(figure.settings(scale, place))}
-        known = {**about, "numbers": numbers, **where, "command": place.command}
+        known = {**about, "numbers": numbers, **where(place)}
         write(path, canonical(known))
     with np.load(arrays) as values:
         figure.draw(known["numbers"], values, folder / name)
@@ -94,10 +92,6 @@ def numbers_of(results: Path, name: str) -> dict[str, Any] | None:
 def pictures(results: Path, name: str) -> list[Path]:
     """Its PNG files; some figures have several."""
     return sorted((results / "figures").glob(f"{name}*.png"))
-
-
-def _drawn(folder: Path, name: str) -> bool:
-    return bool(sorted(folder.glob(f"{name}*.png")))
 
 
 # --- figures of trained networks ---------------------------------------------------------------------------------------
@@ -219,8 +213,6 @@ def _linear(settings: dict[str, Any]) -> Numbers:
 
 
 def _one_function(domain: Grid) -> Tensor:
-    from gkn.fields import GaussianField, stream, two_phase
-
     field = GaussianField(tau=3, alpha=2, boundary="neumann")
     return two_phase(field.sample(domain, 1, stream(11, 0)))[0]
 

@@ -10,7 +10,7 @@ from gkn.paper.scale import SCALES, Cell, Scale, cells_of
 from gkn.paper.tables import CAUSES, TABLES
 from gkn.paper.work import FAILURES, Place, Progress, do_all, elapsed
 
-RECIPES = ("paper", "ours")
+RECIPES = tuple(report.RECIPES)
 NAMES = (*(table.name for table in TABLES), CAUSES.name, *figures.FIGURES)
 
 

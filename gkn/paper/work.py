@@ -125,13 +125,14 @@ def elapsed(place: Place, scale: str, recipes: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        line = {"seconds": time.perf_counter() - start, "scale": scale, "recipes": [*recipes], **_where(place)}
+        line = {"seconds": time.perf_counter() - start, "scale": scale, "recipes": [*recipes], **where(place)}
         make_folder(place.results)
         with open(place.results / ELAPSED, "a") as file:
             file.write(json.dumps(line, sort_keys=True) + "\n")
 
 
-def _where(place: Place) -> dict[str, Any]:
+def where(place: Place) -> dict[str, Any]:
+    """How a result came about."""
     here = {"device": place.device, "jobs": place.jobs, "machine": machine(), "versions": versions(), "commit": commit()}
     return {**here, "command": place.command}
 
@@ -183,7 +184,7 @@ def do(training: Training, runs: list[Run], place: Place) -> str:
 
 
 def _write(run: Run, place: Place, found: dict[str, Any]) -> None:
-    result = {"run": plain(run), "training": run.training.hash, **found, **_where(place)}
+    result = {"run": plain(run), "training": run.training.hash, **found, **where(place)}
     write(place.cell(run), canonical(result))
 
 
