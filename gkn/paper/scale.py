@@ -105,7 +105,7 @@ SCALES = {
         kernel={"paper": 1, "ours": 1},
         width=64,
         T=6,
-        steps={"paper": 10_000, "ours": 10_000},
+        steps={"paper": 6_000, "ours": 10_000},
         lr={"paper": 1, "ours": 1},
         precision="bf16",
         exact={85: 50, 141: 10, 211: 3, 421: 1},
@@ -197,7 +197,7 @@ def _training(setting: Setting, own: Mapping[str, Any], recipe: str, scale: Scal
         rule = Nystrom(setting["r"], _nodes(own.get("m", setting["m"]), scale), setting["l"])
     graphs = n * (rule.l if isinstance(rule, Nystrom) else 1)
     base = RECIPES[recipe]
-    changes = {key: own[key] for key in ("loss", "lr", "factor", "pointwise", "batch", "epochs", "fresh") if key in own}
+    changes = {key: own[key] for key in ("loss", "lr", "factor", "pointwise", "batch", "epochs", "every", "fresh") if key in own}
     base = replace(base, **changes, precision=own.get("precision", scale.precision), seed=seed)
     a_step = -(-graphs // base.batch)  # epoch
     most = min(scale.steps[recipe], own.get("most", 10**9))

@@ -105,7 +105,12 @@ TABLES = (
             (0.0991, 0.0699, 0.0560, 0.0506),
             (0.1084, 0.0751, 0.0573, 0.0478),
         ),
-        paper={"last_sigma": True, "batch": {100: 10, 200: 10, 400: 10, 800: 2}, "epochs": {800: 100}},  # script
+        paper={
+            "last_sigma": True,
+            "batch": {100: 10, 200: 10, 400: 10, 800: 2},
+            "epochs": {800: 100},  # script
+            "most": {800: 5000},
+        },
         ours={"batch": {100: 20, 200: 20, 400: 20, 800: 10}, "steps": {400: 6000, 800: 6000, None: 3000}},
         note="s = 121, r = 0.15, l = 5, N = 100",
     ),
@@ -120,6 +125,7 @@ TABLES = (
         paper={
             "last_sigma": True,
             "batch": {(0.4, 200): 5, (0.4, 400): 2, (1.0, 100): 5, (1.0, 200): 2, None: 10},  # script
+            "most": {(0.4, 400): 5000, (1.0, 200): 5000},
         },
         ours={
             "batch": {(0.4, 200): 10, (0.4, 400): 5, (1.0, 100): 10, (1.0, 200): 5, None: 20},
@@ -140,7 +146,7 @@ TABLES = (
             (0.0641, 0.0591, 0.0608),
             (0.2934, 0.0690, 0.0638),
         ),
-        paper={"batch": 5, "most": {4096: 4000}},  # script
+        paper={"batch": 5, "most": {4096: 2000}},  # script
         ours={
             "batch": {4096: 5, None: 20},
             "steps": {4096: 2000, None: 3000},
@@ -179,6 +185,8 @@ CHANGES: dict[str | None, dict[str, Any]] = {
     "sigma after the last step": {"last_sigma": True},
     "tf32": {"precision": "tf32"},
     "fresh draws every epoch": {"fresh": True},
+    "60 epochs instead of 200": {"epochs": 60, "every": 15},
+    "600 epochs instead of 200": {"epochs": 600, "every": 150},
 }
 CAUSES = Table(
     "causes",
