@@ -73,7 +73,7 @@ def fit_baseline(
     """Fit one of `BASELINES` on pairs (a, u) with one input and one output on one domain.
 
     settings   others than in `BASELINES`. epochs, batch and lr are those of Adam, one cycle; f is the source of the equation,
-               which RBM alone knows; the others are sizes of the model.
+               which RBM alone knows; places, whether FCN sees x beside a; the others are sizes of the model.
     """
     chosen = _settings(name, settings, seed)
     check_device(str(device))
@@ -120,6 +120,8 @@ def _settings(name: str, given: dict[str, Any], seed: int) -> dict[str, Any]:
         whole = isinstance(layers, tuple | list) and all(isinstance(x, int) and x >= 1 for x in layers)
         if not whole or not layers or len(layers) != (count or len(layers)):
             raise ValueError(f"{name}({key}={layers!r}): needed {count or 'some'} sizes, whole numbers, at least 1")
+    if not isinstance(chosen.get("places", True), bool):
+        raise ValueError(f"{name}(places={chosen['places']!r}): needed True or False")
     if "lr" in chosen and not 0 < chosen["lr"] < math.inf:
         raise ValueError(f"{name}(lr={chosen['lr']!r}): needed a number > 0")
     if not isinstance(seed, int) or not 0 <= seed < 2**62:
@@ -156,19 +158,22 @@ def _fcn(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], si
     if grid.dim != 2:
         raise ValueError(f"FCN sees images; this dataset is {grid.dim}-dimensional")
     inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
-    model = FCN(1, 1, **sizes).to(device)
+    places = sizes["places"]
+    model = FCN(3 if places else 1, 1, **{key: size for key, size in sizes.items() if key != "places"}).to(device)
+    x = (2 * grid.points - 1).T.reshape(1, 2, *grid.shape).float().to(device)
     if device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     a, u = (_on(device, data.field(name)).reshape(-1, 1, *grid.shape) for name in data.names)
 
     def run(a: Tensor) -> Tensor:
         a = (a - float(inputs.mean)) / float(inputs.std)
+        a = torch.cat([a, x.expand(len(a), -1, -1, -1)], 1) if places else a
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             found = model(a.contiguous(memory_format=torch.channels_last))
         out: Tensor = found.float() * float(outputs.std) + float(outputs.mean)
         return out
 
-    def answer(x: Tensor, a: Tensor) -> Tensor:
+    def answer(points: Tensor, a: Tensor) -> Tensor:
         model.eval()
         return run(a.float().to(device).reshape(1, 1, *grid.shape)).reshape(-1).double().cpu()
 
@@ -267,7 +272,11 @@ def _on(device: torch.device, values: Tensor) -> Tensor:
 
 BASELINES: dict[str, tuple[Callable[..., Made], bool, dict[str, Any]]] = {
     "NN": (_pointwise, False, {"epochs": 10, "batch": 8, "lr": 3e-3, "hidden": (128, 128, 128)}),
-    "FCN": (_fcn, True, {"epochs": 40, "batch": 16, "lr": 2e-3, "start": 48, "growth": 16, "blocks": (3, 6, 3)}),
+    "FCN": (
+        _fcn,
+        True,
+        {"epochs": 40, "batch": 16, "lr": 2e-3, "start": 48, "growth": 16, "blocks": (3, 6, 3), "places": True},
+    ),
     "PCA+NN": (
         _pca,
         False,

@@ -15,7 +15,20 @@ def setting(rng, fields=1, dim=1, nodes=25, more=None):
     return model, x, weights, radius_graph(x, r=10.0)
 
 
-@pytest.mark.parametrize("more", [{}, {"symmetric": True}, {"distance": True}, {"symmetric": True, "distance": True}])
+def bubble(x):
+    return (x * (1 - x)).prod(1)
+
+
+SOME = [
+    {},
+    {"symmetric": True},
+    {"distance": True},
+    {"factor": bubble},
+    {"symmetric": True, "distance": True, "factor": bubble},
+]
+
+
+@pytest.mark.parametrize("more", [{}, {"symmetric": True}, {"distance": True}, {"factor": bubble}, ALL])
 @pytest.mark.parametrize("fields", [1, 2])
 def test_it_is_the_quadrature_of_the_kernel_that_is_read_out(rng, fields, more):
     model, x, weights, graph = setting(rng, fields, dim=2, more=more)
@@ -47,6 +60,15 @@ def test_distance_enters_the_kernel(rng):
     with torch.no_grad():
         model.of_distance.mul_(3)
     assert not torch.allclose(model.read(x, y), before)
+
+
+def test_a_factor_makes_the_kernel_0_where_it_is_0_at_both_ends(rng):
+    model, x, *_ = setting(rng, dim=2, more={"factor": bubble})
+    plain, *_ = setting(rng, dim=2)
+    y = torch.rand(25, 2, generator=rng, dtype=torch.float64)
+    torch.testing.assert_close(model.read(x, y), plain.read(x, y) * bubble(x) * bubble(y))
+    edge = torch.stack([torch.ones(25, dtype=torch.float64), y[:, 1]], 1)
+    assert model.read(edge, x).abs().max() == 0 == model.read(x, edge).abs().max()
 
 
 @pytest.mark.parametrize("more", [{}, {"symmetric": True}])

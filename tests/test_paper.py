@@ -66,7 +66,7 @@ def test_the_settings_of_some_cells():
     assert (cell.training.recipe.batch, cell.training.recipe.pointwise, cell.training.recipe.loss) == (10, False, "mse")
     cell = run_of("training-size", 0, 0)
     assert (cell.training.rule, cell.how, cell.on, cell.functions) == (Radius(0.10), Exact(), "train", 10)
-    assert cell.training.recipe.epochs == 2000
+    assert (cell.training.recipe.epochs, cell.training.asked) == (1200, 2000)
     assert dict(run_of("kernel-network", 3, 2).training.settings)["kernel"] == (256, 512, 1024, 1024)
     cell = run_of("methods", 4, 0, way="partition")
     assert (cell.training.data.size, cell.training.data.every, cell.how) == (421, 5, Partition(300))
@@ -77,7 +77,7 @@ def test_the_settings_of_some_cells():
 
 def test_epochs_that_are_too_many_are_shortened_and_said():
     long = run_of("pairs-and-samples", 2, 3).training  # N = 1000, l = 8: 400 steps an epoch
-    assert (long.recipe.epochs, long.recipe.every, long.asked) == (25, 6, 200)
+    assert (long.recipe.epochs, long.recipe.every, long.asked) == (15, 4, 200)
     short = run_of("pairs-and-samples", 1, 1).training
     assert (short.recipe.epochs, short.recipe.every, short.asked) == (200, 50, None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ class GreenNet(nn.Module):
         fields      of f, and of u
         symmetric   G(x, y) = G(y, x), as of every self-adjoint equation: the mean of kappa both ways
         distance    |x - y| enters kappa beside x and y
+        factor      a function of points, (P, d) -> (P,), by which kappa is multiplied at x and at y: one that is 0 on the
+                    boundary makes G and u so
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class GreenNet(nn.Module):
         *,
         symmetric: bool = False,
         distance: bool = False,
+        factor: Callable[[Tensor], Tensor] | None = None,
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:
@@ -43,7 +46,7 @@ class GreenNet(nn.Module):
             raise ValueError(f"GreenNet(dim={dim}, fields={fields}): needed at least 1 of each")
         self.dim, self.fields, self.recompute, self.backend = dim, fields, recompute, backend
         self.kappa = Kernel(dim, kernel, fields, fields)
-        self.symmetric, self.distance = symmetric, distance
+        self.symmetric, self.distance, self.factor = symmetric, distance, factor
         bound = (2 * dim) ** -0.5
         self.of_distance = nn.Parameter(torch.empty(kernel[0]).uniform_(-bound, bound)) if distance else None
 
@@ -64,7 +67,7 @@ class GreenNet(nn.Module):
             )
         if weights.shape != (len(x),) or (graph.num_targets, graph.num_sources) != (len(at), len(x)):
             raise ValueError(f"GreenNet: weights {tuple(weights.shape)} and {graph}; needed ({len(x)},), {len(at)} <- {len(x)}")
-        if self.symmetric or self.distance:
+        if self.symmetric or self.distance or self.factor is not None:
             return self._by_edge(graph, at.to(own.dtype), x.to(own.dtype), (weights[:, None] * f).to(own.dtype))
         options = {"mean": False, "recompute": self.recompute, "backend": self.backend}
         integral = self.kappa.on(graph, at.to(own.dtype), x.to(own.dtype), weights=weights, **options)
@@ -84,12 +87,12 @@ class GreenNet(nn.Module):
         if self.of_distance is not None:
             more = (x - y).square().sum(1, keepdim=True).clamp_min(1e-24).sqrt() * self.of_distance
         out = self.kappa.matrices(x, y, more).transpose(1, 2)
-        if not self.symmetric:
-            return out
-        return (out + self.kappa.matrices(y, x, more)) / 2  # G(y, x) has in and out exchanged, too
+        if self.symmetric:
+            out = (out + self.kappa.matrices(y, x, more)) / 2  # G(y, x) has in and out exchanged, too
+        return out if self.factor is None else out * (self.factor(x) * self.factor(y))[:, None, None]
 
     def _by_edge(self, graph: Graph, at: Tensor, x: Tensor, f: Tensor) -> Tensor:
-        """A matrix an edge: what is asked of kappa beside x and y is not a sum over them, so nothing factors."""
+        """A matrix an edge: what is asked of kappa beside a sum over x and y leaves nothing to factor."""
         targets = torch.repeat_interleave(torch.arange(graph.num_targets, device=x.device), graph.degrees.to(x.device))
         columns = f.reshape(len(x), -1, self.fields)
         total = f.new_zeros(graph.num_targets, *columns.shape[1:])

@@ -112,7 +112,7 @@ def interval(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
 
 def samples(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     names = {"dense": "dense network, f to u", "kernel of x, y": "graph kernel network, G(x, y)"}
-    names["kernel of x, y, |x-y|"] = "the same, kernel also of |x - y|"
+    names["kernel of x, y, |x-y|, 0 on the boundary"] = "the same, also of |x - y|, 0 on the boundary"
     curves = {names[name]: (numbers["training pairs"], errors) for name, errors in numbers["errors"].items()}
     title = f"2-D Poisson equation, {numbers['tests']} test functions"
     _lines(curves, "training pairs", "relative l2 test error", title, stem)
