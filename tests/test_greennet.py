@@ -28,7 +28,7 @@ SOME = [
 ]
 
 
-@pytest.mark.parametrize("more", [{}, {"symmetric": True}, {"distance": True}, {"factor": bubble}, ALL])
+@pytest.mark.parametrize("more", SOME)
 @pytest.mark.parametrize("fields", [1, 2])
 def test_it_is_the_quadrature_of_the_kernel_that_is_read_out(rng, fields, more):
     model, x, weights, graph = setting(rng, fields, dim=2, more=more)
