@@ -107,6 +107,8 @@ def test_what_cannot_be_fitted_is_said(data):
             fit_baseline("NN", data[0], **wrong)
     with pytest.raises(ValueError, match="needed 3 sizes"):
         fit_baseline("FCN", data[0], blocks=(1, 2))
+    with pytest.raises(ValueError, match="places=1\\): needed True or False"):
+        fit_baseline("FCN", data[0], places=1)
     with pytest.raises(ValueError, match="seed=-1"):
         fit_baseline("NN", data[0], seed=-1)
     with pytest.raises(ValueError, match="cuda"):
@@ -135,6 +137,16 @@ def test_the_convolutional_network_learns_the_right_way_round():
     baseline = fit_baseline("FCN", data, epochs=40, batch=8, start=16, growth=8, blocks=(2, 2, 2))
     other = Dataset(Grid(13), a=a.flatten(1), u=u.transpose(1, 2).flatten(1))
     assert relative_l2(baseline, data).mean < 0.6 * relative_l2(baseline, other).mean
+
+
+def test_the_convolutional_network_sees_where_it_is():
+    """u = 1 + x whatever a is, most of it further from the boundary than a window reaches."""
+    grid = Grid(65)
+    a = torch.rand(16, len(grid), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    train, test = Dataset(grid, a=a, u=(1 + grid.points[:, 0]).expand(16, -1).clone()).split(8, 8)
+    sizes = {"epochs": 30, "batch": 4, "lr": 1e-2, "start": 8, "growth": 4, "blocks": (1, 1, 1)}
+    placed, lost = (relative_l2(fit_baseline("FCN", train, places=places, **sizes), test).mean for places in (True, False))
+    assert placed < 0.5 * lost
 
 
 def test_the_pointwise_network_learns_a_function_of_the_point():
