@@ -48,6 +48,9 @@ def run(tests: str, mutant: Mutant | None = None) -> tuple[int, str]:
 
 
 def main() -> None:
+    unknown = {*sys.argv[1:]} - {mutant.name for mutant in MUTANTS}
+    if unknown:
+        raise SystemExit(f"no mutant {', '.join(sorted(unknown))}")
     wanted = [mutant for mutant in MUTANTS if not sys.argv[1:] or mutant.name in sys.argv[1:]]
     with ThreadPoolExecutor(2) as pool:
         suites = sorted({mutant.tests for mutant in wanted})
