@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import index
@@ -23,7 +23,7 @@ from gkn.dataset import Dataset, Normalizer, Sample
 from gkn.domain import Cloud, Domain, Grid, Mesh, check_finite, interpolate
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.graph import Graph
-from gkn.models import GKN
+from gkn.models import MODELS, Model, model_of
 from gkn.neighbors import radius_graphs
 from gkn.rules import Nystrom, Radius, Rule, check_draws, draw_nodes
 from gkn.storage import versions
@@ -133,7 +133,7 @@ class Operator:
 
     def __init__(
         self,
-        model: GKN,
+        model: Model,
         rule: Rule,
         inputs: Normalizer | None = None,
         outputs: Normalizer | None = None,
@@ -141,8 +141,9 @@ class Operator:
         features: Features | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(model, GKN) or not isinstance(rule, Radius | Nystrom):
-            raise ValueError(f"Operator({type(model).__name__}, {type(rule).__name__}): needed a GKN and a Radius or Nystrom")
+        if not isinstance(model, tuple(MODELS.values())) or not isinstance(rule, Radius | Nystrom):
+            kinds = f"a {' or '.join(MODELS)}, and a Radius or Nystrom"
+            raise ValueError(f"Operator({type(model).__name__}, {type(rule).__name__}): needed {kinds}")
         self.model, self.rule, self.weighted, self.features, self.about = model, rule, weighted, features, dict(about or {})
         self.inputs = inputs or Normalizer.none(model.in_channels)
         self.outputs = outputs or Normalizer.none(model.out_channels)
@@ -196,7 +197,7 @@ class Operator:
                 for part in parts:
                     some = nodes if part.nodes is None else nodes.take(part.nodes.to(device))
                     graph = self.rule.graph(some.x, None, r)
-                    states = model.states(graph, some.x, some.a, some.weights if self.weighted else None)
+                    states: Any = model.states(graph, some.x, some.a, some.weights if self.weighted else None)
                     self._ask(total, states, some, queries, r, report)
         return self.outputs.decode(total if queries is None else total / len(parts), sample.x if queries is None else queries.x)
 
@@ -270,7 +271,7 @@ class Operator:
         card, tensors = read_card(folder)
         try:
             with torch.device("meta"):  # its sizes are believed only once the file has as many numbers
-                model = GKN.of(card["model"])
+                model = model_of(card["model"])
             rule = {"Radius": Radius, "Nystrom": Nystrom}[card["rule"]["kind"]](
                 **{key: value for key, value in card["rule"].items() if key != "kind"}
             )
@@ -303,8 +304,8 @@ class Operator:
             own = torch.cat([torch.arange(len(part)) < of.own for part, of in zip(each, parts, strict=True)]).to(chosen.device)
             place = chosen[own]
         weights = some.weights if self.weighted else None
-        states = self.model.states(graph, some.x, some.a, weights, report.steps(sum(part.own for part in parts)))
-        total[place] = self.model.project(states[-1])[own].to(total.dtype)
+        states: Any = self.model.states(graph, some.x, some.a, weights, report.steps(sum(part.own for part in parts)))
+        total[place] = self.model.finish(states)[own].to(total.dtype)
 
     def _graphs(self, x: Tensor, parts: list[Tensor], r: float | None) -> Graph:
         """Of sub-graphs side by side; those of equal size are found together."""
@@ -315,7 +316,7 @@ class Operator:
     def _ask(
         self,
         total: Tensor,
-        states: Sequence[Tensor],
+        states: Any,
         nodes: _Nodes,
         queries: _Queries,
         r: float | None,

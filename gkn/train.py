@@ -22,7 +22,7 @@ from gkn.dataset import BadNumbers, Dataset, Normalizer
 from gkn.durable import CorruptFile, difference, digest, locked, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.evaluate import Errors, Judge, Sampled, Test
 from gkn.fields import stream
-from gkn.models import GKN
+from gkn.models import Model, model_of
 from gkn.operator import Exact, Features, Operator
 from gkn.ranks import Stop, Stopped, join, signals
 from gkn.recipes import LOSSES, OPTIMIZERS, Recipe, changed, recipe_named
@@ -64,7 +64,7 @@ class OtherRun(ValueError):
 
 
 def fit(
-    model: GKN,
+    model: Model,
     dataset: Dataset | Sequence[Dataset],
     rule: Rule,
     recipe: str | Recipe = "ours",
@@ -127,7 +127,7 @@ def fit(
             return run.close()
 
 
-def _check(model: GKN, datasets: Sequence[Dataset], rule: Rule, test: Dataset | None) -> None:
+def _check(model: Model, datasets: Sequence[Dataset], rule: Rule, test: Dataset | None) -> None:
     if not isinstance(rule, Radius | Nystrom):
         raise ValueError(f"fit(rule={rule!r}): needed Radius(r) or Nystrom(r, m, l)")
     if not datasets or not all(len(each) for each in datasets):
@@ -187,7 +187,7 @@ class _Run:
 
     def __init__(
         self,
-        model: GKN,
+        model: Model,
         datasets: list[Dataset],
         rule: Rule,
         recipe: Recipe,
@@ -233,7 +233,7 @@ class _Run:
     def operator(self) -> Operator:
         return self._operator(self.model, self.metrics)
 
-    def _operator(self, model: GKN, metrics: list[dict[str, Any]]) -> Operator:
+    def _operator(self, model: Model, metrics: list[dict[str, Any]]) -> Operator:
         data = [repr(each) for each in self.datasets]
         about = {**self.about, "recipe": asdict(self.recipe), "data": data, "metrics": metrics[-1] if metrics else None}
         return Operator(model, self.rule, self.inputs, self.outputs, self.weighted, self.features, about)
@@ -548,7 +548,7 @@ class _Run:
                 except (CorruptFile, FileNotFoundError) as error:
                     self.warn(f"{error}; the best is not exported")
                     return operator
-                other = GKN.of(self.model.config()).to(self.model.P.weight)
+                other = model_of(self.model.config()).to(self.model.P.weight)
                 other.load_state_dict(
                     {name.removeprefix("model/"): x for name, x in found.tensors.items() if name.startswith("model/")}
                 )

@@ -153,6 +153,10 @@ class GKN(nn.Module):
             v = self._step(t, v, integral(states[t]))
         return self.project(v)
 
+    def finish(self, states: Sequence[Tensor]) -> Tensor:
+        """u on the nodes, of all their states."""
+        return self.project(states[-1])
+
     def lift(self, x: Tensor, a: Tensor) -> Tensor:
         out: Tensor = self.P(torch.cat([x, a], 1))
         return out

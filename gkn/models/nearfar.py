@@ -1,0 +1,308 @@
+"""NearFar: a graph kernel in a small ball, and a kernel of low rank for everything else. Time and memory as the points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gkn.graph import Graph
+from gkn.models.kernel import Integral, Kernel
+from gkn.ops import Backend, library, quadrature
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What the nodes have for whoever asks in a block: their values, and what the slices of each function have exchanged."""
+
+    v: Tensor  # (K, width)
+    tokens: Tensor | None  # (functions, heads, slices, head)
+
+
+class NearFar(nn.Module):
+    """Blocks of two integrals and a network at every point, each added to what was there:
+
+        v <- v + integral over a ball of kappa(x, y) v(y) dy + sum_s p_s(x, v) z_s
+        v <- v + network(v)
+
+    The first is the paper's integral with a kernel of its own in every block and a window that is 0 at the radius, divided by
+    the integral of the window. In the second, z_s = mean of values of v over the domain weighted by p_s(y, v), after the z
+    have exchanged what they know among each other: a kernel of rank `slices` whose factors depend on the state. Sums over y
+    are quadratures, so that denser points do not count more, and points that ask do not count at all.
+
+        dim            of the points
+        in_channels    fields of a
+        out_channels   fields of u
+        width          the dial for its size: components of v
+        blocks         how many
+        slices         s, of each head
+        head           components of a head; width / head of them
+        kernel         sizes of the hidden layers of kappa
+        radius         of the balls, a length: that of the rule the graphs are made by
+        features       which fields of a enter kappa; None: the first
+        near, far      whether there is the one, and the other
+        recompute, backend   as of `GKN`
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        in_channels: int = 1,
+        out_channels: int = 1,
+        width: int = 128,
+        *,
+        blocks: int = 8,
+        slices: int = 64,
+        head: int = 16,
+        kernel: Sequence[int] = (32, 8),
+        radius: float = 0.05,
+        features: Sequence[int] | None = None,
+        near: bool = True,
+        far: bool = True,
+        recompute: bool | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = {"dim": dim, "out_channels": out_channels, "width": width, "blocks": blocks, "slices": slices, "head": head}
+        wrong = [f"{name}={size}" for name, size in sizes.items() if not isinstance(size, int) or size < 1]
+        if wrong or in_channels < 0:
+            name, least = (wrong[0], 1) if wrong else (f"in_channels={in_channels}", 0)
+            raise ValueError(f"NearFar({name}): needed a whole number, at least {least}")
+        if width % head:
+            raise ValueError(f"NearFar(width={width}, head={head}): needed heads of equal size")
+        if not (isinstance(radius, int | float) and 0 < radius < float("inf")):
+            raise ValueError(f"NearFar(radius={radius!r}): needed a length > 0")
+        if not near and not far:
+            raise ValueError("NearFar(near=False, far=False): needed at least one of the two")
+        features = (0,) if features is None and in_channels else tuple(features or ())
+        if any(not 0 <= feature < in_channels for feature in features) or len({*features}) != len(features):
+            raise ValueError(f"NearFar(features={features}): needed different numbers of input fields, 0 to {in_channels - 1}")
+        self.dim, self.in_channels, self.out_channels, self.width = dim, in_channels, out_channels, width
+        self.slices, self.head, self.kernel, self.radius = slices, head, tuple(kernel), float(radius)
+        self.features, self.near, self.far = features, near, far
+        self.recompute, self.backend = recompute, backend
+        self.P = nn.Linear(dim + in_channels, 2 * width)
+        self.lift = nn.Linear(2 * width, width)
+        self.blocks = nn.ModuleList(_Block(self) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.Q = nn.Linear(width, out_channels)
+
+    def config(self) -> dict[str, Any]:
+        """What, beside its parameters, it takes to make this network again: plain numbers and names."""
+        if type(self) is not NearFar:
+            raise ValueError(f"NearFar.config: a {type(self).__name__} is code of yours, which is not saved")
+        names = ("dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far")
+        lists = {"kernel": [*self.kernel], "features": [*self.features]}
+        return {"kind": "NearFar", **{name: getattr(self, name) for name in names}, **lists, "blocks": len(self.blocks)}
+
+    @staticmethod
+    def of(config: dict[str, Any]) -> NearFar:
+        """The network that `config` describes, with the weights it is born with."""
+        names = {"dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far"}
+        names |= {"kernel", "features", "blocks", "kind"}
+        if {*config} != names or config["kind"] != "NearFar":
+            raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names))}")
+        return NearFar(**{name: value for name, value in config.items() if name != "kind"})
+
+    def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
+        """u on the points x: (K, d), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or all alike."""
+        return self.finish(self.states(graph, x, a, weights))
+
+    def states(
+        self,
+        graph: Graph,
+        x: Tensor,
+        a: Tensor,
+        weights: Tensor | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[State]:
+        """Of every block, and what comes out in the end. The functions of a batch lie between the cuts of its graph."""
+        x, a = self._ready(graph, x, a)
+        if graph.num_targets != graph.num_sources:
+            raise ValueError(f"NearFar: {graph}; needed as many targets as sources: one set of nodes")
+        near, share = self._near(graph, (x, a), (x, a), weights), _shares(weights, x, graph.cuts)
+        v, states = self._lifted(x, a), []
+        for done, block in enumerate(self.blocks, start=1):
+            assert isinstance(block, _Block)
+            state, p = block.send(v, share, graph.cuts)
+            v = block.receive(v, p, state, near, graph.cuts)
+            states.append(state)
+            if progress is not None:
+                progress(done, len(self.blocks))
+        return [*states, State(v, None)]
+
+    def at(
+        self,
+        states: Sequence[State],
+        graph: Graph,
+        queries: tuple[Tensor, Tensor],
+        nodes: tuple[Tensor, Tensor],
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """u at queries (x, a), which receive from the nodes (x, a) of one function and never send. `graph`: queries <- nodes."""
+        queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
+        if len(states) <= len(self.blocks):
+            raise ValueError(f"NearFar.at: {len(states)} states for {len(self.blocks)} blocks; needed those of NearFar.states")
+        if graph.num_targets != len(queries[0]):
+            raise ValueError(f"NearFar.at: {graph} for {len(queries[0])} queries; needed a target for each")
+        near = self._near(graph, queries, nodes, weights)
+        v = self._lifted(*queries)
+        for block, state in zip(self.blocks, states, strict=False):
+            assert isinstance(block, _Block)
+            v = block.receive(v, block.slices_of(block.norm(v)), state, near, (0, len(v)))
+        return self.project(v)
+
+    def finish(self, states: Sequence[State]) -> Tensor:
+        """u on the nodes, of all their states."""
+        return self.project(states[-1].v)
+
+    def project(self, v: Tensor) -> Tensor:
+        out: Tensor = self.Q(self.norm(v))
+        return out
+
+    def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
+        out: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
+        return out
+
+    def _near(
+        self, graph: Graph, targets: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], weights: Tensor | None
+    ) -> _Near | None:
+        if not self.near:
+            return None
+        of_x, of_y = (torch.cat([x / self.radius, *(a[:, i : i + 1] for i in self.features)], 1) for x, a in (targets, sources))
+        return _Near(self, graph, of_x, of_y, weights)
+
+    def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        """In the network's own type, and of the right shapes."""
+        own = self.P.weight
+        if x.ndim != 2 or x.shape[1] != self.dim or a.shape != (len(x), self.in_channels):
+            needed = f"(K, {self.dim}) and (K, {self.in_channels})"
+            raise ValueError(f"NearFar: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed {needed}")
+        if graph is not None and graph.num_sources != len(x):
+            raise ValueError(f"NearFar: {graph} for {len(x)} points; needed a source for each")
+        for name, given in (("points", x), ("fields", a)):
+            if not given.is_floating_point():
+                raise ValueError(f"NearFar: the {name} are {given.dtype}; needed floating-point numbers")
+            if given.device != own.device:
+                raise ValueError(f"NearFar: the {name} are on {given.device}, the network on {own.device}; needed one device")
+        return x.to(own.dtype), a.to(own.dtype)
+
+
+class _Near:
+    """Integrals over balls: what all blocks have in common."""
+
+    def __init__(self, model: NearFar, graph: Graph, of_x: Tensor, of_y: Tensor, weights: Tensor | None) -> None:
+        self.model, self.graph, self.of_x, self.of_y, self.weights = model, graph, of_x, of_y, weights
+        self.points = of_x[:, : model.dim], of_y[:, : model.dim]
+        with torch.no_grad():
+            rho = window(self.points[0].index_select(0, graph.targets), self.points[1].index_select(0, graph.src))
+            used = quadrature(weights, graph, mean=True)
+            mass = rho if used is None else rho * used.to(rho.dtype).index_select(0, graph.src)
+            edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
+            windowed = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
+            plain = graph.degrees.to(rho.dtype)
+            if used is not None:
+                plain = library.segment_sum(used.to(rho.dtype)[:, None], graph.ptr, graph.src)[:, 0]
+            tiny = torch.finfo(rho.dtype).tiny
+            self.scale = torch.where(windowed > tiny, plain / windowed.clamp_min(tiny), 0)[:, None]
+
+    def __call__(self, kernel: Kernel, v: Tensor) -> Tensor:
+        """Of a kernel, over the balls, of v on the sources."""
+        integral = Integral(
+            kernel,
+            self.graph,
+            self.of_x,
+            self.of_y,
+            weights=self.weights,
+            rho=window,
+            points=self.points,
+            recompute=self.model.recompute,
+            backend=self.model.backend,
+        )
+        return integral(v) * self.scale
+
+
+def window(x: Tensor, y: Tensor) -> Tensor:
+    """(1 - |x - y|^2)^2 in a ball of radius 1: smooth, so that a point that crosses the radius makes no difference."""
+    return (1 - (x - y).square().sum(1)).clamp_min(0).square()
+
+
+def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int]) -> Tensor:
+    """(K,): of each point in the measure of its function; they add up to 1."""
+    kind = torch.promote_types(x.dtype, torch.float32)
+    weights = torch.ones(len(x), dtype=kind, device=x.device) if weights is None else weights.to(kind)
+    return torch.cat([part / part.sum() for part in weights.split([b - a for a, b in pairwise(cuts)])])
+
+
+class _Block(nn.Module):
+    def __init__(self, model: NearFar) -> None:
+        super().__init__()
+        width, heads = model.width, model.width // model.head
+        self.heads, self.slices, self.head = heads, model.slices, model.head
+        self.norm = nn.LayerNorm(width)
+        if model.near:
+            self.kappa = Kernel(model.dim + len(model.features), model.kernel, width, width)
+        if model.far:
+            self.slice = nn.Linear(width, heads * model.slices)
+            self.value = nn.Linear(width, width)
+            self.query, self.key, self.answer = (nn.Linear(model.head, model.head, bias=False) for _ in range(3))
+            self.out = nn.Linear(width, width)
+        self.norm_after = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def send(self, v: Tensor, share: Tensor, cuts: Sequence[int]) -> tuple[State, Tensor | None]:
+        """What nodes with these values have for others; and which slices they belong to."""
+        v = self.norm(v)
+        p = self.slices_of(v)
+        if p is None:
+            return State(v, None), None
+        values = self.value(v).reshape(-1, self.heads, self.head)
+        weighted = p * share[:, None, None]
+        sizes = [b - a for a, b in pairwise(cuts)]
+        if len({*sizes}) == 1:
+            parts = [(weighted.unflatten(0, (len(sizes), -1)), values.unflatten(0, (len(sizes), -1)))]
+        else:
+            parts = [(p[None], z[None]) for p, z in zip(weighted.split(sizes), values.split(sizes), strict=True)]
+        tokens = torch.cat([self._gathered(p, z) for p, z in parts])
+        mixed = nn.functional.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.answer(tokens))
+        return State(v, mixed), p
+
+    def receive(self, v: Tensor, p: Tensor | None, state: State, near: _Near | None, cuts: Sequence[int]) -> Tensor:
+        """The next values, at points with the values v that belong to the slices p, of what the nodes have."""
+        if near is not None:
+            v = v + near(self.kappa, state.v).to(v.dtype)
+        if state.tokens is not None and p is not None:
+            v = v + self._spread(p.to(state.tokens.dtype), state.tokens, cuts)
+        found: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
+        return found
+
+    def slices_of(self, v: Tensor) -> Tensor | None:
+        """(K, heads, slices): how much of each point belongs to each slice; in every head they add up to 1."""
+        if not hasattr(self, "slice"):
+            return None
+        scores: Tensor = self.slice(v).reshape(-1, self.heads, self.slices)
+        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+    @staticmethod
+    def _gathered(weighted: Tensor, values: Tensor) -> Tensor:
+        """(functions, K, heads, slices), (functions, K, heads, head) -> (functions, heads, slices, head): means over slices.
+
+        Divided first: then every sum is a mean, whatever type it is added up in.
+        """
+        mass = weighted.sum(1, keepdim=True)
+        weighted = (weighted / mass.clamp_min(torch.finfo(mass.dtype).tiny)).to(values.dtype)
+        return torch.einsum("gkhs,gkhd->ghsd", weighted, values)
+
+    def _spread(self, p: Tensor, tokens: Tensor, cuts: Sequence[int]) -> Tensor:
+        sizes = [b - a for a, b in pairwise(cuts)]
+        if len({*sizes}) == 1:
+            found = torch.einsum("gkhs,ghsd->gkhd", p.unflatten(0, (len(sizes), -1)), tokens).flatten(0, 1)
+        else:
+            some = zip(p.split(sizes), tokens, strict=True)
+            found = torch.cat([torch.einsum("khs,hsd->khd", part, z) for part, z in some])
+        out: Tensor = self.out(found.flatten(1))
+        return out

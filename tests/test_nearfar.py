@@ -1,0 +1,198 @@
+"""NearFar: promises of the model."""
+
+import pytest
+import torch
+
+from gkn.dataset import Dataset
+from gkn.domain import Cloud, Grid
+from gkn.evaluate import relative_l2
+from gkn.generate import Darcy, make_dataset
+from gkn.graph import Graph
+from gkn.models import NearFar, model_of
+from gkn.models.nearfar import window
+from gkn.neighbors import radius_graph
+from gkn.operator import Operator
+from gkn.rules import Radius
+from gkn.train import fit, load
+
+R = 0.3
+
+
+def small(**more):
+    torch.manual_seed(0)
+    sizes = {"width": 16, "blocks": 2, "slices": 4, "head": 8, "kernel": (8, 4), "radius": R}
+    return NearFar(2, 2, 1, **{**sizes, **more}).double().eval()
+
+
+def points(rng, count=40):
+    x = torch.rand(count, 2, generator=rng, dtype=torch.float64)
+    a = torch.randn(count, 2, generator=rng, dtype=torch.float64)
+    return x, a, torch.rand(count, generator=rng, dtype=torch.float64) + 0.5
+
+
+def by_the_formula(model, x, a, w):
+    """Loops over points, and a matrix for every pair."""
+    v = model.lift(torch.nn.functional.gelu(model.P(torch.cat([x, a], 1))))
+    f = torch.cat([x / model.radius, a[:, :1]], 1)
+    K = len(x)
+    for block in model.blocks:
+        n = block.norm(v)
+        new = v.clone()
+        for i in range(K):
+            d = ((x[i] - x) / model.radius).norm(dim=1)
+            rho = torch.where(d <= 1, (1 - d**2) ** 2, 0) * w
+            kappa = block.kappa.matrices(f[i].expand(K, -1), f)
+            new[i] = new[i] + torch.einsum("k,kn,knm->m", rho, n, kappa) / rho.sum()
+        values = block.value(n).reshape(K, block.heads, block.head)
+        p = block.slice(n).reshape(K, block.heads, block.slices).softmax(-1)
+        z = torch.stack(
+            [
+                torch.stack([(w * p[:, h, s]) @ values[:, h] / (w * p[:, h, s]).sum() for s in range(block.slices)])
+                for h in range(block.heads)
+            ]
+        )
+        scores = (block.query(z) @ block.key(z).transpose(1, 2) / block.head**0.5).softmax(-1)
+        far = torch.einsum("khs,hsd->khd", p, scores @ block.answer(z))
+        new = new + block.out(far.flatten(1))
+        v = new + block.down(torch.nn.functional.gelu(block.up(block.norm_after(new))))
+    return model.Q(model.norm(v))
+
+
+def test_it_is_the_formula(rng):
+    model, (x, a, w) = small(), points(rng)
+    found = model(radius_graph(x, r=R), x, a, w)
+    torch.testing.assert_close(found, by_the_formula(model, x, a, w))
+
+
+@pytest.mark.parametrize("more", [{"near": False}, {"far": False}])
+def test_one_field_alone(rng, more):
+    model, (x, a, w) = small(**more), points(rng)
+    graph = radius_graph(x, r=R)
+    before = model(graph, x, a, w)
+    moved = a.clone()
+    moved[7] += 1
+    changed = (model(graph, x, moved, w) - before).abs()[:, 0] > 1e-12
+    reach = (x - x[7]).norm(dim=1) <= len(model.blocks) * R
+    assert bool(changed.all()) if not model.near else not bool(changed[~reach].any())
+
+
+def test_the_order_of_points_does_not_matter(rng):
+    model, (x, a, w) = small(), points(rng)
+    order = torch.randperm(len(x), generator=rng)
+    found = model(radius_graph(x[order], r=R), x[order], a[order], w[order])
+    torch.testing.assert_close(found, model(radius_graph(x, r=R), x, a, w)[order])
+
+
+def test_a_point_twice_with_half_its_weight_changes_nothing(rng):
+    """Sums are quadratures: what counts is the measure, not how many points it is spread over."""
+    model, (x, a, w) = small(), points(rng)
+    twice = torch.cat([torch.arange(len(x)), torch.arange(10)])
+    half = w[twice].clone()
+    half[:10] /= 2
+    half[len(x) :] /= 2
+    found = model(radius_graph(x[twice], r=R), x[twice], a[twice], half)
+    torch.testing.assert_close(found[: len(x)], model(radius_graph(x, r=R), x, a, w))
+
+
+@pytest.mark.parametrize("sizes", [(40, 40), (40, 25, 31)])
+def test_functions_side_by_side_do_not_see_each_other(rng, sizes):
+    model = small()
+    parts = [points(rng, size) for size in sizes]
+    graph = Graph.batch([radius_graph(x, r=R) for x, _, _ in parts])
+    together = model(graph, *(torch.cat([part[i] for part in parts]) for i in range(3)))
+    alone = [model(radius_graph(x, r=R), x, a, w) for x, a, w in parts]
+    torch.testing.assert_close(together, torch.cat(alone))
+
+
+def test_queries_receive_and_do_not_send(rng):
+    model, (x, a, w) = small(), points(rng)
+    graph = radius_graph(x, r=R)
+    states = model.states(graph, x, a, w)
+    at, of_at, _ = points(rng, 15)
+    alone = model.at(states, radius_graph(x, at[:1], r=R), (at[:1], of_at[:1]), (x, a), w)
+    among = model.at(states, radius_graph(x, at, r=R), (at, of_at), (x, a), w)
+    torch.testing.assert_close(among[:1], alone)
+    torch.testing.assert_close(model.at(states, graph, (x, a), (x, a), w), model.finish(states))
+
+
+def test_a_query_nobody_is_near_still_has_the_far_field(rng):
+    model, (x, a, w) = small(), points(rng)
+    at = torch.full((1, 2), 9.0, dtype=torch.float64)
+    graph = radius_graph(x, at, r=R)
+    assert graph.num_edges == 0
+    states = model.states(radius_graph(x, r=R), x, a, w)
+    assert torch.isfinite(model.at(states, graph, (at, a[:1]), (x, a), w)).all()
+
+
+def test_the_window_is_smooth_at_the_radius():
+    d = torch.tensor([[0.0], [0.5], [1.0], [1.2]], dtype=torch.float64, requires_grad=True)
+    values = window(torch.zeros(4, 1, dtype=torch.float64), d)
+    torch.testing.assert_close(values, torch.tensor([1, 0.5625, 0, 0], dtype=torch.float64))
+    assert torch.autograd.grad(values.sum(), d)[0][2:].abs().max() == 0
+
+
+def test_gradients(rng):
+    model, (x, a, w) = small(), points(rng, 12)
+    graph = radius_graph(x, r=R)
+    some = [dict(model.named_parameters())[name] for name in ("blocks.0.kappa.W", "blocks.1.slice.weight", "P.weight")]
+
+    def loss():
+        return model(graph, x, a, w).square().sum()
+
+    gradients = torch.autograd.grad(loss(), some)
+    for parameter, gradient in zip(some, gradients, strict=True):
+        with torch.no_grad():
+            direction = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
+            eps = 1e-6
+            parameter += eps * direction
+            above = loss()
+            parameter -= 2 * eps * direction
+            below = loss()
+            parameter += eps * direction
+        torch.testing.assert_close((above - below) / (2 * eps), (gradient * direction).sum(), rtol=1e-5, atol=1e-8)
+
+
+def test_made_again_from_its_description():
+    model = small(near=True, features=(0, 1))
+    other = model_of(model.config()).double()
+    other.load_state_dict(model.state_dict())
+    assert other.config() == model.config()
+
+
+def test_wrong_sizes_are_refused(rng):
+    for wrong, said in (
+        ({"width": 0}, "width=0"),
+        ({"head": 3}, "heads of equal size"),
+        ({"radius": -1.0}, "needed a length > 0"),
+        ({"near": False, "far": False}, "at least one of the two"),
+        ({"features": (2,)}, "needed different numbers of input fields, 0 to 1"),
+        ({"kernel": ()}, "hidden layers"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            small(**wrong)
+    model, (x, a, w) = small(), points(rng)
+    with pytest.raises(ValueError, match=r"needed \(K, 2\) and \(K, 2\)"):
+        model(radius_graph(x, r=R), x, a[:, :1], w)
+    with pytest.raises(TypeError, match="needed"):
+        NearFar.of({"kind": "NearFar", "dim": 2})
+
+
+def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
+    whole = make_dataset(Darcy(size=17), 24).smoothed(0.1)
+    train, test = whole.split(16, 8)
+    torch.manual_seed(0)
+    model = NearFar(2, len(train.inputs), 1, 32, blocks=2, slices=8, radius=0.15)
+    operator = fit(model, train, Radius(0.15), "ours", epochs=12, batch=4, lr=3e-3, weighted=True, out=tmp_path / "run")
+    found = relative_l2(operator, test)
+    assert found.mean < 0.35
+    again = load(tmp_path / "run")
+    assert isinstance(again, Operator)
+    assert isinstance(again.model, NearFar)
+    sample = again.ready(test)[0]
+    torch.testing.assert_close(again(sample), operator(sample))
+    torch.testing.assert_close(again(sample, at=sample.x[3:9]), again(sample)[3:9], rtol=1e-4, atol=1e-5)
+    cloud = Dataset(Cloud(sample.x, sample.weights), **{name: test.field(name) for name in ("a", "u")})
+    assert again.ready(cloud)[0].domain.dim == 2
+    fine = make_dataset(Darcy(size=33), 4, seed=5)
+    assert relative_l2(again, fine).mean < 0.5
+    assert isinstance(fine.domain, Grid)
