@@ -23,6 +23,20 @@ SHARD_BYTES = 2**26
 _TOGETHER = 2**22  # points of functions that are smoothed at once
 
 
+def _box(x: Tensor) -> Tensor:
+    """0 on the boundary of the unit box and beyond, about the distance to it near it, 1 in the middle, smooth in between."""
+    return 4 * x.shape[1] / (1 / (x * (1 - x)).clamp_min(0)).sum(1)
+
+
+def _ball(x: Tensor) -> Tensor:
+    """The same of the unit ball around 0."""
+    return (1 - x.square().sum(1)).clamp_min(0)
+
+
+WALLS: dict[str, Callable[[Tensor], Tensor]] = {"box": _box, "ball": _ball}
+"""Boundaries, as functions (P, d) -> (P,) that are 0 there."""
+
+
 class BadNumbers(ArithmeticError):
     """Somewhere a number is not finite: in the data, the loss, or a gradient."""
 
@@ -48,14 +62,18 @@ class Sample:
 class Normalizer:
     """(values - mean) / std, with one mean and one standard deviation per field, or, on a `domain`, one per field and point.
 
-    The second kind knows the mean solution; away from its domain's points it is interpolated.
+    The second kind knows the mean solution; away from its domain's points it is interpolated. With `zero`, one of `WALLS`, std
+    is multiplied by a function that is 0 on that boundary: whatever a network says, there it is decoded to the mean.
     """
 
     mean: Tensor  # (c,), or (K, c) on a domain of K points; float64
     std: Tensor  # likewise, > 0
     domain: Domain | None = None
+    zero: str | None = None
 
     def __post_init__(self) -> None:
+        if self.zero is not None and (self.zero not in WALLS or self.domain is not None):
+            raise ValueError(f"Normalizer(zero={self.zero!r}): use one of {', '.join(WALLS)}, and no domain")
         mean, std = (torch.as_tensor(given, dtype=torch.float64) for given in (self.mean, self.std))
         shape = () if self.domain is None else (len(self.domain),)
         if mean.shape[:-1] != shape or mean.ndim != len(shape) + 1 or mean.shape != std.shape:
@@ -77,13 +95,22 @@ class Normalizer:
         return Normalizer(torch.zeros(fields), torch.ones(fields))
 
     @staticmethod
-    def fit(dataset: Dataset | Sequence[Dataset], names: Sequence[str], pointwise: bool = False) -> Normalizer:
-        """Over all points of all samples of a dataset, or several: of what is trained on. A constant field is only shifted."""
+    def fit(
+        dataset: Dataset | Sequence[Dataset], names: Sequence[str], pointwise: bool = False, zero: str | None = None
+    ) -> Normalizer:
+        """Over all points of all samples of a dataset, or several: of what is trained on. A constant field is only shifted.
+
+        With `zero` the mean is 0, and std such that fields over std have the mean square 1.
+        """
         datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
         if not datasets or not all(len(each) for each in datasets):
             raise ValueError("Normalizer.fit: this dataset has no samples")
+        if pointwise and zero is not None:
+            raise ValueError(f"Normalizer.fit(pointwise=True, zero={zero!r}): needed one or the other")
         if pointwise:
             return Normalizer._fit_pointwise(datasets, names)
+        if zero is not None:
+            return Normalizer._fit_zero(datasets, names, zero)
         means, stds = [], []
         for moments in _moments(datasets, names, lambda values: values):
             std = float(moments.square / max(moments.count, 1)) ** 0.5
@@ -106,12 +133,27 @@ class Normalizer:
             stds.append(std + least if least > 0 else torch.ones_like(std))
         return Normalizer(torch.stack(means, -1), torch.stack(stds, -1), datasets[0].domain)
 
+    @staticmethod
+    def _fit_zero(datasets: Sequence[Dataset], names: Sequence[str], zero: str) -> Normalizer:
+        if zero not in WALLS:
+            raise ValueError(f"Normalizer.fit(zero={zero!r}): use one of {', '.join(WALLS)}")
+        squares, walls = torch.zeros(len(names), dtype=torch.float64), 0.0
+        for each in datasets:
+            for i in range(len(each)):
+                squares += torch.stack([each.value(name, i).double().square().sum() for name in names])
+                walls += float(WALLS[zero](each[i].domain.points if not each.one_domain else each.domain.points).square().sum())
+        std = (squares / max(walls, 1e-300)).sqrt()
+        return Normalizer(torch.zeros_like(std), torch.where(std > 0, std, 1.0), None, zero)
+
     def at(self, points: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and std at points (P, d): (P, c) each, or (c,) where they are the same everywhere."""
-        if self.domain is None:
+        if self.domain is None and self.zero is None:
             return self.mean, self.std
         if points is None:
             raise ValueError("Normalizer: this one differs from point to point; say where the values are")
+        if self.domain is None:
+            wall = WALLS[str(self.zero)](points.cpu().double())[:, None]
+            return self.mean.expand(len(wall), -1), wall * self.std
         own = self.domain.points
         if points.shape == own.shape and torch.equal(points.cpu().double(), own):
             return self.mean, self.std

@@ -493,7 +493,8 @@ def _describe(normalizer: Normalizer, name: str) -> tuple[dict[str, Any], dict[s
     """A normaliser as JSON, and as tensors what is too much for JSON."""
     domain = normalizer.domain
     if domain is None:
-        return {"mean": normalizer.mean.tolist(), "std": normalizer.std.tolist()}, {}
+        zero = {} if normalizer.zero is None else {"zero": normalizer.zero}
+        return {"mean": normalizer.mean.tolist(), "std": normalizer.std.tolist(), **zero}, {}
     tensors = {f"{name}/mean": normalizer.mean, f"{name}/std": normalizer.std}
     if isinstance(domain, Grid):
         return {"domain": {"kind": "grid", "size": domain.size, "dim": domain.dim}}, tensors
@@ -505,7 +506,7 @@ def _describe(normalizer: Normalizer, name: str) -> tuple[dict[str, Any], dict[s
 def _normalizer(said: dict[str, Any], name: str, tensors: dict[str, Tensor]) -> Normalizer:
     if "domain" not in said:
         mean, std = (torch.tensor(said[part], dtype=torch.float64) for part in ("mean", "std"))
-        return Normalizer(mean, std)
+        return Normalizer(mean, std, None, said.get("zero"))
     kind = said["domain"]["kind"]
     domain: Domain
     if kind == "grid":

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gkn.batches import Batch
+from gkn.dataset import WALLS
 from gkn.evaluate import relative
+
+LATER = {"later": True}
+"""Of entries that came after results were named by what they depend on: unless it is used, such an entry is not in the name."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class Recipe:
     pointwise     u is normalised at every point by itself, which needs samples on one domain; else by two numbers
     precision     fp64, fp32, tf32 (float32, products rounded on GPUs) or bf16 (products in it, sums and weights in float32)
     seed          of everything that is drawn
+    zero          where u is 0, and the operator with it, exactly: box or ball, the unit ones; None: it is not known
+    gradient      the relative error of differences along edges, over their lengths, times this, is added to the loss
+    symmetries    each function is turned and mirrored at random, in every step: for laws that have the symmetries of the box
+    ema           the operator has the mean of the weights over about 1 / (1 - ema) last steps; 0: the last ones
     """
 
     epochs: int = 500
@@ -46,19 +54,35 @@ class Recipe:
     pointwise: bool = False
     precision: str = "fp32"
     seed: int = 0
+    zero: str | None = field(default=None, metadata=LATER)
+    gradient: float = field(default=0.0, metadata=LATER)
+    symmetries: bool = field(default=False, metadata=LATER)
+    ema: float = field(default=0.0, metadata=LATER)
 
     def __post_init__(self) -> None:
         for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"Recipe({name}={getattr(self, name)!r}): use one of {', '.join(choices)}")
-        for name in ("fresh", "pointwise"):
+        if self.zero is not None and (self.zero not in WALLS or self.pointwise or self.loss != "relative"):
+            raise ValueError(f"Recipe(zero={self.zero!r}): use one of {', '.join(WALLS)}, loss=relative and no pointwise")
+        if self.symmetries is True and self.pointwise:
+            raise ValueError("Recipe(symmetries=True, pointwise=True): a mean at every point has no symmetries")
+        for name in ("fresh", "pointwise", "symmetries"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"Recipe({name}={getattr(self, name)!r}): needed True or False")
         for name, least in (("epochs", 1), ("batch", 1), ("every", 1), ("seed", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 2**62:
                 raise ValueError(f"Recipe({name}={value!r}): needed a whole number, at least {least}, at most 2^62")
-        for name, low, high in (("lr", 0, 1e6), ("decay", -1, 1e6), ("factor", 0, 1e6), ("warm", -1, 1), ("clip", 0, 1e6)):
+        for name, low, high in (
+            ("lr", 0, 1e6),
+            ("decay", -1, 1e6),
+            ("factor", 0, 1e6),
+            ("warm", -1, 1),
+            ("clip", 0, 1e6),
+            ("gradient", -1, 1e6),
+            ("ema", -1, 0.999999),
+        ):
             value = getattr(self, name)
             if value is None and name == "clip":
                 continue
@@ -101,6 +125,18 @@ def _abs(found: Tensor, batch: Batch) -> Tensor:
 
 def _relative(found: Tensor, batch: Batch) -> Tensor:
     return relative(found * batch.std + batch.mean, batch.u, batch, batch.weights)
+
+
+def differences(found: Tensor, batch: Batch) -> Tensor:
+    """(G,): the relative error of (u(x) - u(y)) / |x - y| over all edges of each graph."""
+    graph, error = batch.graph, found * batch.std + batch.mean - batch.u
+    length = (batch.x.index_select(0, graph.targets) - batch.x.index_select(0, graph.src)).square().sum(1)
+    inverse = torch.where(length > 0, 1 / length, 0)[:, None]
+    sums = []
+    for values in (error, batch.u):
+        squares = (values.index_select(0, graph.targets) - values.index_select(0, graph.src)).square() * inverse
+        sums.append(batch.sums(torch.zeros_like(values).index_add(0, graph.targets, squares)))
+    return (sums[0] / sums[1] + 1e-12).sqrt()
 
 
 LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -25,9 +26,10 @@ from gkn.fields import stream
 from gkn.models import Model, model_of
 from gkn.operator import Exact, Features, Operator
 from gkn.ranks import Stop, Stopped, join, signals
-from gkn.recipes import LOSSES, OPTIMIZERS, Recipe, changed, recipe_named
+from gkn.recipes import LOSSES, OPTIMIZERS, Recipe, changed, differences, recipe_named
 from gkn.rules import Nystrom, Radius, Rule
 from gkn.storage import versions
+from gkn.symmetries import Symmetries
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -206,7 +208,9 @@ class _Run:
         self.model = model.to(self.device, torch.float64 if recipe.precision == "fp64" else torch.float32).train()
         self.parameters = [each for each in self.model.parameters() if each.requires_grad]
         self.inputs = Normalizer.fit(datasets, datasets[0].inputs)
-        self.outputs = Normalizer.fit(datasets, datasets[0].outputs, recipe.pointwise)
+        self.outputs = Normalizer.fit(datasets, datasets[0].outputs, recipe.pointwise, recipe.zero)
+        self.symmetries = Symmetries.of(datasets, self.inputs) if recipe.symmetries else None
+        self.average = copy.deepcopy(self.model).requires_grad_(False) if recipe.ema else None
         dtype = self.model.P.weight.dtype
         options: dict[str, Any] = {"device": self.device, "dtype": dtype, "weighted": weighted}
         self.batches = [Batches(each, rule, self.inputs, self.outputs, **options) for each in datasets]
@@ -231,7 +235,7 @@ class _Run:
         return self.epoch * self.steps + self.place
 
     def operator(self) -> Operator:
-        return self._operator(self.model, self.metrics)
+        return self._operator(self.average or self.model, self.metrics)
 
     def _operator(self, model: Model, metrics: list[dict[str, Any]]) -> Operator:
         data = [repr(each) for each in self.datasets]
@@ -242,8 +246,9 @@ class _Run:
 
     def go(self) -> None:
         if self.fabric.world_size > 1:
-            for x in self.model.state_dict().values():  # whatever the others were born with
-                torch.distributed.broadcast(x, 0)
+            for network in (self.model, self.average):  # whatever the others were born with
+                for x in [] if network is None else network.state_dict().values():
+                    torch.distributed.broadcast(x, 0)
         batches = self._ahead()
         while self.epoch < self.recipe.epochs:
             while self.place < self.steps:
@@ -316,9 +321,15 @@ class _Run:
         terms = self.total.new_zeros(0)
         loss = self.total.new_zeros((), dtype=self.model.P.weight.dtype)
         if batch is not None:
+            if self.symmetries is not None:
+                rank, world = self.fabric.global_rank, self.fabric.world_size
+                batch = self.symmetries(batch, stream(self.recipe.seed, self.step, 7), range(rank, graphs, world))
             with self.fabric.autocast():
                 found = self.model(batch.graph, batch.x, batch.a, batch.weights)
-            terms = term(found.to(batch.u.dtype), batch)
+            found = found.to(batch.u.dtype)
+            terms = term(found, batch)
+            if self.recipe.gradient:
+                terms = terms + self.recipe.gradient * differences(found, batch)
             loss = terms.sum() * share
             loss.backward()
             self.edges += batch.graph.num_edges
@@ -337,6 +348,9 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(self.step, self.steps)
         self.optimizer.step()
+        if self.average is not None:
+            rate = 1 - min(self.recipe.ema, (1 + self.step) / (10 + self.step))  # the first ones are forgotten soon
+            torch._foreach_lerp_([*self.average.parameters()], [*self.model.parameters()], rate)
         self.total += loss
 
     def _reduce(self, gradients: list[Tensor], loss: Tensor) -> Tensor:
@@ -486,6 +500,8 @@ class _Run:
             return
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         tensors = {f"model/{name}": x for name, x in self.model.state_dict().items()}
+        if self.average is not None:
+            tensors |= {f"average/{name}": x for name, x in self.average.state_dict().items()}
         for parameter, state in self.optimizer.state.items():
             for name, x in state.items():
                 tensors[f"optimizer/{names[id(parameter)]}/{name}"] = torch.as_tensor(x)
@@ -520,6 +536,9 @@ class _Run:
                 raise TypeError("its entries make no sense")
             weights = {name.removeprefix("model/"): x for name, x in found.tensors.items() if name.startswith("model/")}
             self.model.load_state_dict(weights)
+            if self.average is not None:
+                kept = {name.removeprefix("average/"): x for name, x in found.tensors.items() if name.startswith("average/")}
+                self.average.load_state_dict(kept)
             for name, parameter in self.model.named_parameters():
                 key = f"optimizer/{name}/"
                 kept = {each.removeprefix(key): x for each, x in found.tensors.items() if each.startswith(key)}
@@ -549,8 +568,9 @@ class _Run:
                     self.warn(f"{error}; the best is not exported")
                     return operator
                 other = model_of(self.model.config()).to(self.model.P.weight)
+                part = "model/" if self.average is None else "average/"
                 other.load_state_dict(
-                    {name.removeprefix("model/"): x for name, x in found.tensors.items() if name.startswith("model/")}
+                    {name.removeprefix(part): x for name, x in found.tensors.items() if name.startswith(part)}
                 )
                 self._operator(other, found.state["metrics"]).save(self.folder / BEST)
         return operator

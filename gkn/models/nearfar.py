@@ -143,7 +143,7 @@ class NearFar(nn.Module):
         nodes: tuple[Tensor, Tensor],
         weights: Tensor | None = None,
     ) -> Tensor:
-        """u at queries (x, a), which receive from the nodes (x, a) of one function and never send. `graph`: queries <- nodes."""
+        """u at queries (x, a), which receive from the nodes (x, a) and never send. `graph`: queries <- nodes."""
         queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
         if len(states) <= len(self.blocks):
             raise ValueError(f"NearFar.at: {len(states)} states for {len(self.blocks)} blocks; needed those of NearFar.states")

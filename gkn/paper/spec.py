@@ -81,7 +81,8 @@ class Run:
 def plain(value: Any) -> Any:
     """As JSON has it; choices like Radius(0.1) and Exact() with their names."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in fields(value)}}
+        used = [each for each in fields(value) if not each.metadata.get("later") or getattr(value, each.name) != each.default]
+        return {"kind": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in used}}
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
     return value
