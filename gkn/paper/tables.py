@@ -61,7 +61,13 @@ TABLES = (
         rows=("N", (10, 100, 1000)),
         columns=("split", ("train", "test")),
         numbers=((0.0089, 0.0931), (0.0183, 0.0478), (0.0255, 0.0345)),
-        paper={"loss": "abs", "batch": 2, "last_sigma": True, "epochs": {10: 2000, 100: 500, 1000: 100}},  # script
+        paper={
+            "loss": "abs",
+            "batch": 2,
+            "last_sigma": True,
+            "epochs": {10: 2000, 100: 500, 1000: 100},
+            "most": {1000: 20_000},
+        },  # script
         ours={"batch": 4, "steps": {1000: 10_000, None: 6000}},
         note="s = s' = 31, r = 0.10; 2000, 500 and 100 epochs",
     ),
@@ -125,7 +131,7 @@ TABLES = (
         paper={
             "last_sigma": True,
             "batch": {(0.4, 200): 5, (0.4, 400): 2, (1.0, 100): 5, (1.0, 200): 2, None: 10},  # script
-            "most": {(0.4, 400): 5000, (1.0, 200): 5000},
+            "most": {(0.4, 200): 20_000, (0.4, 400): 25_000, (1.0, 100): 20_000, (1.0, 200): 25_000},
         },
         ours={
             "batch": {(0.4, 200): 10, (0.4, 400): 5, (1.0, 100): 10, (1.0, 200): 5, None: 20},
@@ -150,7 +156,7 @@ TABLES = (
         ours={
             "batch": {4096: 5, None: 20},
             "steps": {4096: 2000, None: 3000},
-            "lr": {1024: 1e-3, 4096: 5e-4},  # 2e-3 is too much for wide ones
+            "lr": {(1024, 2): 5e-4, 1024: 1e-3, (4096, 2): 2e-4, 4096: 5e-4},  # 2e-3 is too much for wide ones
         },
         note="s = 241, m = 200, r = 0.25, N = 100, l = 2",
     ),
