@@ -9,7 +9,7 @@ from gkn.evaluate import relative_l2
 from gkn.generate import Darcy, make_dataset
 from gkn.graph import Graph
 from gkn.models import NearFar, model_of
-from gkn.models.nearfar import window
+from gkn.models.balls import window
 from gkn.neighbors import radius_graph
 from gkn.operator import Operator
 from gkn.rules import Radius

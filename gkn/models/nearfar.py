@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from gkn.graph import Graph
-from gkn.models.kernel import Integral, Kernel
-from gkn.ops import Backend, library, quadrature
+from gkn.models.balls import Balls
+from gkn.models.balls import features as features_of
+from gkn.models.kernel import Kernel
+from gkn.ops import Backend
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +80,12 @@ class NearFar(nn.Module):
             raise ValueError(f"NearFar(radius={radius!r}): needed a length > 0")
         if not near and not far:
             raise ValueError("NearFar(near=False, far=False): needed at least one of the two")
-        features = (0,) if features is None and in_channels else tuple(features or ())
-        if any(not 0 <= feature < in_channels for feature in features) or len({*features}) != len(features):
-            raise ValueError(f"NearFar(features={features}): needed different numbers of input fields, 0 to {in_channels - 1}")
+        chosen = (0,) if features is None and in_channels else tuple(features or ())
+        if any(not 0 <= each < in_channels for each in chosen) or len({*chosen}) != len(chosen):
+            raise ValueError(f"NearFar(features={chosen}): needed different numbers of input fields, 0 to {in_channels - 1}")
         self.dim, self.in_channels, self.out_channels, self.width = dim, in_channels, out_channels, width
         self.slices, self.head, self.kernel, self.radius = slices, head, tuple(kernel), float(radius)
-        self.features, self.near, self.far = features, near, far
+        self.features, self.near, self.far = chosen, near, far
         self.recompute, self.backend = recompute, backend
         self.P = nn.Linear(dim + in_channels, 2 * width)
         self.lift = nn.Linear(2 * width, width)
@@ -170,11 +172,11 @@ class NearFar(nn.Module):
 
     def _near(
         self, graph: Graph, targets: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], weights: Tensor | None
-    ) -> _Near | None:
+    ) -> Balls | None:
         if not self.near:
             return None
-        of_x, of_y = (torch.cat([x / self.radius, *(a[:, i : i + 1] for i in self.features)], 1) for x, a in (targets, sources))
-        return _Near(self, graph, of_x, of_y, weights)
+        of_x, of_y = (features_of(x, a, self.radius, self.features) for x, a in (targets, sources))
+        return Balls(graph, of_x, of_y, self.dim, weights, recompute=self.recompute, backend=self.backend)
 
     def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """In the network's own type, and of the right shapes."""
@@ -190,45 +192,6 @@ class NearFar(nn.Module):
             if given.device != own.device:
                 raise ValueError(f"NearFar: the {name} are on {given.device}, the network on {own.device}; needed one device")
         return x.to(own.dtype), a.to(own.dtype)
-
-
-class _Near:
-    """Integrals over balls: what all blocks have in common."""
-
-    def __init__(self, model: NearFar, graph: Graph, of_x: Tensor, of_y: Tensor, weights: Tensor | None) -> None:
-        self.model, self.graph, self.of_x, self.of_y, self.weights = model, graph, of_x, of_y, weights
-        self.points = of_x[:, : model.dim], of_y[:, : model.dim]
-        with torch.no_grad():
-            rho = window(self.points[0].index_select(0, graph.targets), self.points[1].index_select(0, graph.src))
-            used = quadrature(weights, graph, mean=True)
-            mass = rho if used is None else rho * used.to(rho.dtype).index_select(0, graph.src)
-            edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
-            windowed = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
-            plain = graph.degrees.to(rho.dtype)
-            if used is not None:
-                plain = library.segment_sum(used.to(rho.dtype)[:, None], graph.ptr, graph.src)[:, 0]
-            tiny = torch.finfo(rho.dtype).tiny
-            self.scale = torch.where(windowed > tiny, plain / windowed.clamp_min(tiny), 0)[:, None]
-
-    def __call__(self, kernel: Kernel, v: Tensor) -> Tensor:
-        """Of a kernel, over the balls, of v on the sources."""
-        integral = Integral(
-            kernel,
-            self.graph,
-            self.of_x,
-            self.of_y,
-            weights=self.weights,
-            rho=window,
-            points=self.points,
-            recompute=self.model.recompute,
-            backend=self.model.backend,
-        )
-        return integral(v) * self.scale
-
-
-def window(x: Tensor, y: Tensor) -> Tensor:
-    """(1 - |x - y|^2)^2 in a ball of radius 1: smooth, so that a point that crosses the radius makes no difference."""
-    return (1 - (x - y).square().sum(1)).clamp_min(0).square()
 
 
 def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int]) -> Tensor:
@@ -271,7 +234,7 @@ class _Block(nn.Module):
         mixed = nn.functional.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.answer(tokens))
         return State(v, mixed), p
 
-    def receive(self, v: Tensor, p: Tensor | None, state: State, near: _Near | None, cuts: Sequence[int]) -> Tensor:
+    def receive(self, v: Tensor, p: Tensor | None, state: State, near: Balls | None, cuts: Sequence[int]) -> Tensor:
         """The next values, at points with the values v that belong to the slices p, of what the nodes have."""
         if near is not None:
             v = v + near(self.kappa, state.v).to(v.dtype)
