@@ -8,7 +8,7 @@ from gkn.fields import GaussianField, smooth, two_phase
 from gkn.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
 from gkn.graph import Graph
 from gkn.importers import load as import_files
-from gkn.models import GKN, GreenNet, NearFar
+from gkn.models import GKN, GreenNet, Multigrid, NearFar
 from gkn.neighbors import radius_graph
 from gkn.operator import Exact, Operator, Partition, Support
 from gkn.ops import kernel_integral
@@ -34,6 +34,7 @@ __all__ = [
     "GreenNet",
     "Grid",
     "Mesh",
+    "Multigrid",
     "NearFar",
     "Normalizer",
     "NotConverged",

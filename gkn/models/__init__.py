@@ -6,11 +6,12 @@ from typing import Any, TypeAlias
 
 from gkn.models.gkn import GKN as GKN
 from gkn.models.green import GreenNet as GreenNet
+from gkn.models.multigrid import Multigrid as Multigrid
 from gkn.models.nearfar import NearFar as NearFar
 
-Model: TypeAlias = GKN | NearFar
+Model: TypeAlias = GKN | NearFar | Multigrid
 """A network that `fit` trains and an `Operator` asks: lift P, states of nodes on a graph, answers at nodes and at queries."""
-MODELS: dict[str, type[Model]] = {"GKN": GKN, "NearFar": NearFar}
+MODELS: dict[str, type[Model]] = {"GKN": GKN, "NearFar": NearFar, "Multigrid": Multigrid}
 
 
 def model_of(config: dict[str, Any]) -> Model:
