@@ -91,6 +91,11 @@ class Recipe:
                     f"Recipe({name}={value!r}): needed a number, {'>= 0' if low == -1 else '> 0'}, at most {high:g}"
                 )
 
+    def entries(self) -> dict[str, Any]:
+        """All of them, but for those that came later and are not used."""
+        used = [each for each in fields(self) if not each.metadata.get("later") or getattr(self, each.name) != each.default]
+        return {each.name: getattr(self, each.name) for each in used}
+
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step of an epoch that has `steps`. A function of the step alone: there is no state to lose."""
         return self.lr * SCHEDULES[self.schedule](self, step / (steps * self.epochs), step // steps)

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -68,7 +68,7 @@ class OtherRun(ValueError):
 def fit(
     model: Model,
     dataset: Dataset | Sequence[Dataset],
-    rule: Rule,
+    rule: Rule | Sequence[Rule],
     recipe: str | Recipe = "ours",
     *,
     test: Dataset | None = None,
@@ -92,7 +92,7 @@ def fit(
 
     model        is trained in place
     dataset      what to learn; several, e.g. of several resolutions, are learned together, each batch from one of them
-    rule         how its points become graphs
+    rule         how its points become graphs; of several datasets each may have its own, the operator has the first
     recipe       a name or a `Recipe`; `changes` to it by keyword, e.g. epochs=100
     test         judged now and then, and never learned from: no bit of the network depends on it
     how          in which way; None: on sampled nodes where the rule samples, else on all points
@@ -111,9 +111,10 @@ def fit(
         chosen = replace(chosen, seed=int(torch.randint(2**62, (), generator=rng)))
     datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
     device = str(device)
-    _check(model, datasets, rule, test)
+    rules = [rule] * len(datasets) if isinstance(rule, Radius | Nystrom) else [*rule]
+    _check(model, datasets, rules, test)
     with _matmul(chosen.precision), signals(out is not None) as stop:
-        run = _Run(model, datasets, rule, chosen, test, how, weighted, units, join(device, chosen.precision, timeout))
+        run = _Run(model, datasets, rules, chosen, test, how, weighted, units, join(device, chosen.precision, timeout))
         run.stop, run.report, run.warn = stop, report, warn or (lambda text: None)
         run.save_every, run.about = save_every, dict(about or {})
         run.test_every = test_every or max(1, chosen.epochs // 20)
@@ -129,9 +130,12 @@ def fit(
             return run.close()
 
 
-def _check(model: Model, datasets: Sequence[Dataset], rule: Rule, test: Dataset | None) -> None:
-    if not isinstance(rule, Radius | Nystrom):
-        raise ValueError(f"fit(rule={rule!r}): needed Radius(r) or Nystrom(r, m, l)")
+def _check(model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], test: Dataset | None) -> None:
+    for rule in rules:
+        if not isinstance(rule, Radius | Nystrom):
+            raise ValueError(f"fit(rule={rule!r}): needed Radius(r) or Nystrom(r, m, l)")
+    if len(rules) != len(datasets):
+        raise ValueError(f"fit: {len(rules)} rules for {len(datasets)} datasets; needed one, or one for each")
     if not datasets or not all(len(each) for each in datasets):
         raise ValueError("fit: there is nothing to learn: a dataset without samples")
     first = datasets[0]
@@ -191,7 +195,7 @@ class _Run:
         self,
         model: Model,
         datasets: list[Dataset],
-        rule: Rule,
+        rules: list[Rule],
         recipe: Recipe,
         test: Dataset | None,
         how: Test | None,
@@ -199,11 +203,11 @@ class _Run:
         units: Mapping[str, str] | None,
         fabric: Fabric,
     ) -> None:
-        self.recipe, self.rule, self.weighted, self.fabric = recipe, rule, weighted, fabric
+        self.recipe, self.rules, self.rule, self.weighted, self.fabric = recipe, rules, rules[0], weighted, fabric
         self.epoch, self.place = 0, 0
         self.metrics: list[dict[str, Any]] = []
         self.datasets, self.test, self.features = datasets, test, Features.of(datasets[0], units)
-        self.how = how or (Sampled(rule.m) if isinstance(rule, Nystrom) else Exact())
+        self.how = how or (Sampled(self.rule.m) if isinstance(self.rule, Nystrom) else Exact())
         self.first, self.device = fabric.global_rank == 0, fabric.device
         self.model = model.to(self.device, torch.float64 if recipe.precision == "fp64" else torch.float32).train()
         self.parameters = [each for each in self.model.parameters() if each.requires_grad]
@@ -213,7 +217,9 @@ class _Run:
         self.average = copy.deepcopy(self.model).requires_grad_(False) if recipe.ema else None
         dtype = self.model.P.weight.dtype
         options: dict[str, Any] = {"device": self.device, "dtype": dtype, "weighted": weighted}
-        self.batches = [Batches(each, rule, self.inputs, self.outputs, **options) for each in datasets]
+        self.batches = [
+            Batches(each, rule, self.inputs, self.outputs, **options) for each, rule in zip(datasets, rules, strict=True)
+        ]
         self.steps = sum(-(-len(each) // recipe.batch) for each in self.batches)  # of an epoch
         fused = {"fused": True} if self.device.type == "cuda" else {"foreach": True}
         kind: Any = OPTIMIZERS[recipe.optimizer]
@@ -239,7 +245,7 @@ class _Run:
 
     def _operator(self, model: Model, metrics: list[dict[str, Any]]) -> Operator:
         data = [repr(each) for each in self.datasets]
-        about = {**self.about, "recipe": asdict(self.recipe), "data": data, "metrics": metrics[-1] if metrics else None}
+        about = {**self.about, "recipe": self.recipe.entries(), "data": data, "metrics": metrics[-1] if metrics else None}
         return Operator(model, self.rule, self.inputs, self.outputs, self.weighted, self.features, about)
 
     # --- from beginning to end
@@ -450,10 +456,17 @@ class _Run:
             "data": [each.identity() for each in self.datasets],
             "test": None if self.test is None else {"data": self.test.identity(), "how": repr(self.how)},
             "rule": {"kind": type(self.rule).__name__, **vars(self.rule)},
+            **self._other_rules(),
             "weighted": self.weighted,
             "features": self.features.json(),
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.entries(),
         }
+
+    def _other_rules(self) -> dict[str, Any]:
+        """Named only where they are others: a run of before is still the same run."""
+        if all(rule == self.rule for rule in self.rules):
+            return {}
+        return {"rules": [{"kind": type(rule).__name__, **vars(rule)} for rule in self.rules]}
 
     def open(self, folder: Path, keep: int) -> None:
         """Begin a run in an empty folder, or go on with the one that is there."""

@@ -16,10 +16,11 @@ from gkn.paper import figures, green, work
 from gkn.paper.report import Result, results_of, write_pages
 from gkn.paper.reproduce import NAMES, RunsFailed, cells, chosen, reproduce
 from gkn.paper.scale import SCALES, cells_of
-from gkn.paper.spec import plain
+from gkn.paper.spec import Data, Run, Training, plain
 from gkn.paper.tables import CAUSES, CHANGES, TABLES, kernel_of, table_named
 from gkn.paper.trends import TRENDS
 from gkn.paper.work import Blurred, Place, do_all, edges_of, judged_on
+from gkn.recipes import RECIPES
 from gkn.rules import Nystrom, Radius
 
 PAPER, SMOKE = SCALES["paper"], SCALES["smoke"]
@@ -473,3 +474,17 @@ def test_differences_are_of_the_mean():
     assert Result(cell, 0.0871, ()).beside == "not run (0.0871)"
     some = Result(cell, 0.0871, ({"error": {"mean": 0.04}}, {"failed": "x"}, {"failed": "y"}))
     assert (some.mean, some.difference, some.text) == (None, None, "2 of 3 diverged")
+
+
+def test_networks_of_another_kind_and_mixtures_are_runs_like_any_other(tmp_path):
+    sizes = (("blocks", 1), ("head", 4), ("kernel", (4,)), ("radius", 0.3), ("slices", 2), ("width", 8))
+    recipe = replace(RECIPES["ours"], epochs=1, batch=2)
+    data = Data(17, 2, 4, 4, 2, 0.1)
+    one = Training(data, "NearFar", sizes, Radius(0.3), recipe, 0, weighted=True)
+    mixed = replace(one, more=((1, Nystrom(0.3, 40)),))
+    place = Place(tmp_path / "results", tmp_path / "work")
+    runs = [Run(training, 1, Exact(), 2) for training in (one, mixed)]
+    assert do_all(runs, place) == []
+    known = [place.done(run) for run in runs]
+    assert [each["steps"] for each in known] == [2, 4]
+    assert known[0]["error"]["mean"] != known[1]["error"]["mean"]

@@ -188,3 +188,5 @@ def test_entries_that_came_later_are_in_no_old_name():
     """Results are files named by a hash of what they depend on: those of before are still found."""
     assert "ema" not in plain(RECIPES["ours"])
     assert plain(dataclasses.replace(RECIPES["ours"], ema=0.9))["ema"] == 0.9
+    assert "ema" not in RECIPES["ours"].entries()
+    assert {**Recipe(zero="box").entries(), "zero": None} == {**Recipe().entries(), "zero": None}

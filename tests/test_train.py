@@ -668,6 +668,22 @@ def test_several_resolutions_together(tmp_path):
     assert [size > 400 for size in sizes] != sorted(size > 400 for size in sizes)  # mixed, not one after the other
 
 
+def test_each_of_several_datasets_by_its_own_rule(tmp_path):
+    whole, _ = tiny.data(size=31)
+    seen = []
+    parts, rules = [whole.every(3), whole], [Radius(0.25), Nystrom(0.25, 40)]
+    with pytest.MonkeyPatch.context() as patch:
+        really = GKN.forward
+        patch.setattr(GKN, "forward", lambda self, graph, *rest: (seen.append(graph), really(self, graph, *rest))[1])
+        operator = fit(tiny.network(), parts, rules, epochs=1, batch=2, out=tmp_path)
+    assert sorted({graph.num_targets for graph in seen}) == [2 * 40, 2 * 121]
+    assert operator.rule == Radius(0.25)
+    with pytest.raises(OtherRun, match="rules"):
+        fit(tiny.network(), parts, [Radius(0.25), Nystrom(0.25, 50)], epochs=1, batch=2, out=tmp_path)
+    with pytest.raises(ValueError, match="1 rules for 2 datasets"):
+        fit(tiny.network(), parts, [Radius(0.25)], epochs=1)
+
+
 def test_fixed_and_fresh_draws():
     def drawn(fresh):
         train, _ = tiny.data()

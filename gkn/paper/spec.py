@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
 from gkn.durable import digest
 from gkn.evaluate import Test
-from gkn.recipes import Recipe
+from gkn.recipes import LATER, Recipe
 from gkn.rules import Rule
 
 
@@ -35,11 +35,13 @@ class Data:
 class Training:
     """What is fitted once, whatever it is then asked.
 
-    method    GKN, or the name of a baseline
+    method    a network of `MODELS`, or the name of a baseline
     settings  of the network, or of the baseline: (name, value) pairs
-    rule      of a GKN: how points become graphs
-    recipe    of a GKN; its seed is the run's
+    rule      of a network: how points become graphs
+    recipe    of a network; its seed is the run's
     asked     epochs of the paper where they were shortened to fit a budget; None: they were not
+    weighted  neighbours count with quadrature weights
+    more      further strides of the same pairs that are learned from, each by its own rule
     """
 
     data: Data
@@ -49,6 +51,8 @@ class Training:
     recipe: Recipe | None
     seed: int
     asked: int | None = None
+    weighted: bool = field(default=False, metadata=LATER)
+    more: tuple[tuple[int, Rule], ...] = field(default=(), metadata=LATER)
 
     @cached_property
     def hash(self) -> str:

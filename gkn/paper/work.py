@@ -29,7 +29,7 @@ from gkn.evaluate import Answers, Sampled, relative_l2
 from gkn.fields import stream
 from gkn.generate import WorkerLost, make_dataset, recipe
 from gkn.machine import commit, machine
-from gkn.models import GKN
+from gkn.models import MODELS
 from gkn.operator import Exact, How, Operator
 from gkn.paper.spec import Data, Run, Training, plain
 from gkn.rules import Nystrom, Radius
@@ -212,7 +212,7 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
         except (CorruptFile, OSError):  # damaged; it is ours, and can be made again
             shutil.rmtree(folder)
     learn = samples_of(training.data, training.data.every, range(training.data.n), place)
-    if training.method != "GKN":
+    if training.method not in MODELS:
         start = time.perf_counter()
         settings = dict(training.settings)
         answers = fit_baseline(training.method, learn, seed=training.seed, device=place.device, **settings)
@@ -220,8 +220,11 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
     assert training.rule is not None
     assert training.recipe is not None
     torch.manual_seed(stream(training.seed, 5).initial_seed() % 2**31)  # another than that of the draws
-    model = GKN(dim=2, in_channels=len(learn.inputs), **dict(training.settings))
-    operator = fit(model, learn, training.rule, training.recipe, out=folder, device=place.device, keep=1, save_every=120.0)
+    model = MODELS[training.method](dim=2, in_channels=len(learn.inputs), **dict(training.settings))
+    others = [samples_of(training.data, stride, range(training.data.n), place) for stride, _ in training.more]
+    rules = [training.rule, *(rule for _, rule in training.more)]
+    options: dict[str, Any] = {"device": place.device, "weighted": training.weighted, "keep": 1, "save_every": 120.0}
+    operator = fit(model, [learn, *others], rules, training.recipe, out=folder, **options)
     return operator, _effort(operator)
 
 
