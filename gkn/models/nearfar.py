@@ -14,6 +14,7 @@ from gkn.graph import Graph
 from gkn.models.balls import Balls
 from gkn.models.balls import features as features_of
 from gkn.models.kernel import Kernel
+from gkn.models.split import Split
 from gkn.ops import Backend
 
 
@@ -21,7 +22,7 @@ from gkn.ops import Backend
 class State:
     """What the nodes have for whoever asks in a block: their values, and what the slices of each function have exchanged."""
 
-    v: Tensor  # (K, width)
+    v: Tensor  # (K, width), and of borrowed ones
     tokens: Tensor | None  # (functions, heads, slices, head)
 
 
@@ -110,9 +111,12 @@ class NearFar(nn.Module):
             raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names))}")
         return NearFar(**{name: value for name, value in config.items() if name != "kind"})
 
-    def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
-        """u on the points x: (K, d), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or all alike."""
-        return self.finish(self.states(graph, x, a, weights))
+    def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, split: Split | None = None) -> Tensor:
+        """u on the points x: (K, d), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or all alike.
+
+        With a `split`, x are this process's points of one function, and `graph` is the split's.
+        """
+        return self.finish(self.states(graph, x, a, weights, split=split))
 
     def states(
         self,
@@ -121,16 +125,22 @@ class NearFar(nn.Module):
         a: Tensor,
         weights: Tensor | None = None,
         progress: Callable[[int, int], None] | None = None,
+        split: Split | None = None,
     ) -> list[State]:
         """Of every block, and what comes out in the end. The functions of a batch lie between the cuts of its graph."""
-        x, a = self._ready(graph, x, a)
-        if graph.num_targets != graph.num_sources:
-            raise ValueError(f"NearFar: {graph}; needed as many targets as sources: one set of nodes")
-        near, share = self._near(graph, (x, a), (x, a), weights), _shares(weights, x, graph.cuts)
+        x, a = self._ready(graph if split is None else None, x, a)
+        borrowed = 0 if split is None else split.borrowed
+        if graph.num_targets != len(x) or graph.num_sources != len(x) + borrowed:
+            raise ValueError(f"NearFar: {graph} for {len(x)} points; needed as many targets as sources: one set of nodes")
+        sources, of_sources = (x, a), weights
+        if split is not None:
+            of_sources = split.lend((x.new_ones(len(x)) if weights is None else weights)[:, None])[:, 0]
+            sources = split.lend(x), split.lend(a)
+        near, share = self._near(graph, (x, a), sources, of_sources), _shares(weights, x, graph.cuts, split)
         v, states = self._lifted(x, a), []
         for done, block in enumerate(self.blocks, start=1):
             assert isinstance(block, _Block)
-            state, p = block.send(v, share, graph.cuts)
+            state, p = block.send(v, share, graph.cuts, split)
             v = block.receive(v, p, state, near, graph.cuts)
             states.append(state)
             if progress is not None:
@@ -194,10 +204,12 @@ class NearFar(nn.Module):
         return x.to(own.dtype), a.to(own.dtype)
 
 
-def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int]) -> Tensor:
+def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int], split: Split | None) -> Tensor:
     """(K,): of each point in the measure of its function; they add up to 1."""
     kind = torch.promote_types(x.dtype, torch.float32)
     weights = torch.ones(len(x), dtype=kind, device=x.device) if weights is None else weights.to(kind)
+    if split is not None:
+        return weights / split.sum(weights.sum())
     return torch.cat([part / part.sum() for part in weights.split([b - a for a, b in pairwise(cuts)])])
 
 
@@ -217,12 +229,12 @@ class _Block(nn.Module):
         self.norm_after = nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
-    def send(self, v: Tensor, share: Tensor, cuts: Sequence[int]) -> tuple[State, Tensor | None]:
+    def send(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None = None) -> tuple[State, Tensor | None]:
         """What nodes with these values have for others; and which slices they belong to."""
         v = self.norm(v)
-        p = self.slices_of(v)
+        p, lent = self.slices_of(v), v if split is None or not hasattr(self, "kappa") else split.lend(v)
         if p is None:
-            return State(v, None), None
+            return State(lent, None), None
         values = self.value(v).reshape(-1, self.heads, self.head)
         weighted = p * share[:, None, None]
         sizes = [b - a for a, b in pairwise(cuts)]
@@ -230,9 +242,9 @@ class _Block(nn.Module):
             parts = [(weighted.unflatten(0, (len(sizes), -1)), values.unflatten(0, (len(sizes), -1)))]
         else:
             parts = [(p[None], z[None]) for p, z in zip(weighted.split(sizes), values.split(sizes), strict=True)]
-        tokens = torch.cat([self._gathered(p, z) for p, z in parts])
+        tokens = torch.cat([self._gathered(p, z, split) for p, z in parts])
         mixed = nn.functional.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.answer(tokens))
-        return State(v, mixed), p
+        return State(lent, mixed), p
 
     def receive(self, v: Tensor, p: Tensor | None, state: State, near: Balls | None, cuts: Sequence[int]) -> Tensor:
         """The next values, at points with the values v that belong to the slices p, of what the nodes have."""
@@ -251,14 +263,19 @@ class _Block(nn.Module):
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     @staticmethod
-    def _gathered(weighted: Tensor, values: Tensor) -> Tensor:
+    def _gathered(weighted: Tensor, values: Tensor, split: Split | None) -> Tensor:
         """(functions, K, heads, slices), (functions, K, heads, head) -> (functions, heads, slices, head): means over slices.
 
         Divided first: then every sum is a mean, whatever type it is added up in.
         """
         mass = weighted.sum(1, keepdim=True)
         weighted = (weighted / mass.clamp_min(torch.finfo(mass.dtype).tiny)).to(values.dtype)
-        return torch.einsum("gkhs,gkhd->ghsd", weighted, values)
+        means = torch.einsum("gkhs,gkhd->ghsd", weighted, values)
+        if split is None:
+            return means
+        mass = mass[:, 0, :, :, None]
+        both = split.sum(torch.cat([means.to(mass.dtype) * mass, mass], -1))
+        return (both[..., :-1] / both[..., -1:].clamp_min(torch.finfo(mass.dtype).tiny)).to(means.dtype)
 
     def _spread(self, p: Tensor, tokens: Tensor, cuts: Sequence[int]) -> Tensor:
         sizes = [b - a for a, b in pairwise(cuts)]
