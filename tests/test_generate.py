@@ -225,7 +225,7 @@ def wait_for_a_shard(folder, process):
     raise AssertionError(f"no shard was listed; exit code {process.poll()}")
 
 
-@pytest.mark.parametrize("point", [1, 4, 9, 14])
+@pytest.mark.parametrize("point", [1, pytest.param(4, marks=pytest.mark.slow), 9, pytest.param(14, marks=pytest.mark.slow)])
 def test_a_full_disk_at_the_command_line(faults, point, tmp_path):
     """With two workers: one sentence that says where and what to do, no leftovers, and a rerun that completes."""
     folder = tmp_path / "d"
@@ -281,7 +281,7 @@ def test_a_worker_that_is_killed(tmp_path):
     assert Manifest.read(tmp_path / "d").shards
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("sent", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)])
 def test_stopped_and_run_again(sent, code, tmp_path):
     """Ctrl-C and SIGTERM: what is listed is kept, the message says how to go on, a rerun makes the rest and the same."""
     n = 480
