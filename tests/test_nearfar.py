@@ -58,8 +58,10 @@ def by_the_formula(model, x, a, w):
     return model.Q(model.norm(v))
 
 
-def test_it_is_the_formula(rng):
-    model, (x, a, w) = small(), points(rng)
+@pytest.mark.parametrize("backend", ["reference", "factored", None])
+@pytest.mark.parametrize("recompute", [True, False])
+def test_it_is_the_formula(rng, recompute, backend):
+    model, (x, a, w) = small(recompute=recompute, backend=backend), points(rng)
     found = model(radius_graph(x, r=R), x, a, w)
     torch.testing.assert_close(found, by_the_formula(model, x, a, w))
 
@@ -131,8 +133,9 @@ def test_the_window_is_smooth_at_the_radius():
     assert torch.autograd.grad(values.sum(), d)[0][2:].abs().max() == 0
 
 
-def test_gradients(rng):
-    model, (x, a, w) = small(), points(rng, 12)
+@pytest.mark.parametrize("recompute", [True, False])
+def test_gradients(rng, recompute):
+    model, (x, a, w) = small(recompute=recompute), points(rng, 12)
     graph = radius_graph(x, r=R)
     some = [dict(model.named_parameters())[name] for name in ("blocks.0.kappa.W", "blocks.1.slice.weight", "P.weight")]
 

@@ -180,7 +180,8 @@ class Multigrid(nn.Module):
         return found
 
     def _ball(self, graph: Graph, of_x: Tensor, of_y: Tensor, weights: Tensor | None) -> Balls:
-        return Balls(graph, of_x, of_y, self.dim, weights, recompute=self.recompute, backend=self.backend)
+        like, many = self._stages(0)[0].within, 3 * self.cycles
+        return Balls(graph, of_x, of_y, self.dim, weights, like, many, recompute=self.recompute, backend=self.backend)
 
     def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """In the network's own type, and of the right shapes."""

@@ -186,7 +186,9 @@ class NearFar(nn.Module):
         if not self.near:
             return None
         of_x, of_y = (features_of(x, a, self.radius, self.features) for x, a in (targets, sources))
-        return Balls(graph, of_x, of_y, self.dim, weights, recompute=self.recompute, backend=self.backend)
+        like, many = self.blocks[0].kappa, len(self.blocks)
+        assert isinstance(like, Kernel)
+        return Balls(graph, of_x, of_y, self.dim, weights, like, many, recompute=self.recompute, backend=self.backend)
 
     def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """In the network's own type, and of the right shapes."""
