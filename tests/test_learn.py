@@ -289,3 +289,15 @@ def test_demo_touches_nothing_that_is_not_its_own(tmp_path):
     said = run("demo", "--out", tmp_path, "--n", 7, "--size", 17, "--epochs", 1, "--judged", 1, code=1)
     assert "is not empty and holds no run (thesis.txt)" in said
     assert (tmp_path / "run/thesis.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("model", ["NearFar", "Multigrid"])
+def test_other_networks_by_name(data, tmp_path, model):
+    sizes = ["--model", model, "--width", 16, "--steps", 1, "--epochs", 1, "--r", 0.3, "--set", "zero=box"]
+    run("train", data, "--out", tmp_path / "run", *sizes, "--test", 2, "--device", "cpu")
+    operator = load(tmp_path / "run")
+    assert (type(operator.model).__name__, operator.model.radius, operator.rule.r, operator.weighted) == (model, 0.3, 0.3, True)
+    assert model in run("info", tmp_path / "run" / "operator")
+    assert "no model 'FNO'; there are GKN, NearFar, Multigrid" in run(
+        "train", data, "--out", tmp_path / "x", "--model", "FNO", code=1
+    )

@@ -25,7 +25,7 @@ from gkn.domain import Cloud, check_device
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, write
 from gkn.evaluate import Sampled, Test, relative_l2
 from gkn.importers import read_points, read_sample
-from gkn.models import GKN
+from gkn.models import MODELS
 from gkn.operator import CARD, Exact, How, Operator, Partition, Support, read_card
 from gkn.pretrained import names, pretrained
 from gkn.recipes import NETWORKS, RECIPES, SMOOTHING, Recipe, changed, recipe_named
@@ -44,6 +44,7 @@ def train(
     data: DatasetPath,
     out: Annotated[Path, typer.Option(help="The run's folder. Interrupted, the same command goes on with it.")],
     recipe: Annotated[str, typer.Option(help=f"How to train: {' or '.join(RECIPES)}.")] = "ours",
+    model: Annotated[str, typer.Option(help=f"What to train: {', '.join(MODELS)}.")] = "GKN",
     train: Annotated[
         int | None, typer.Option("--train", min=1, help="Samples to learn from. [default: all but the test]")
     ] = None,
@@ -61,12 +62,16 @@ def train(
         float | None,
         typer.Option(min=0, help="Width of the Gaussian that smooths `a`, a length; 0: no. [default: the recipe's]"),
     ] = None,
-    r: Annotated[float, typer.Option("--r", min=0, help="Neighbours within r.")] = 0.25,
+    r: Annotated[
+        float | None, typer.Option("--r", min=0, help="Neighbours within r. [default: 0.25; 0.05 for NearFar and Multigrid]")
+    ] = None,
     m: Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph. [default: all points]")] = None,
     l: Annotated[int, typer.Option("--l", min=1, help="Sub-graphs of a sample.")] = 1,
     width: Annotated[int | None, typer.Option(min=1, help="Components of v. [default: the recipe's]")] = None,
     kernel: Annotated[str | None, typer.Option(help="Hidden layers of kappa, e.g. 128,256. [default: the recipe's]")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="T. [default: the recipe's]")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="T; blocks of a NearFar, cycles of a Multigrid. [default: the recipe's]")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="[default: the recipe's]")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Graphs a step, on all ranks. [default: the recipe's]")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate. [default: the recipe's]")] = None,
@@ -107,15 +112,20 @@ def train(
         raise ValueError(f"{data}: {first} samples to learn from and {count} to judge by; it has {len(whole)}")
     learn, judge = whole.take(first), whole.take(range(len(whole) - count, len(whole)))
     parts = [learn.every(k) for k in every or [1]]
-    network = {**NETWORKS[recipe], **_given(width=width, kernel=_sizes(kernel), steps=steps)}
+    if model not in MODELS:
+        raise ValueError(f"no model {model!r}; there are {', '.join(MODELS)}")
+    near = r if r is not None else 0.25 if model == "GKN" else 0.05
+    depth = {"GKN": "steps", "NearFar": "blocks", "Multigrid": "cycles"}[model]
+    sizes = _given(**{"width": width, "kernel": _sizes(kernel), depth: steps})
+    base: dict[str, Any] = NETWORKS[recipe] if model == "GKN" else {"radius": near}
     torch.manual_seed(chosen.seed)
     dim = parts[0][0].domain.dim
-    model = GKN(dim=dim, in_channels=len(whole.inputs), out_channels=len(whole.outputs), **network)
-    rule = Radius(r) if m is None else Nystrom(r, m, l)
+    network = MODELS[model](dim=dim, in_channels=len(whole.inputs), out_channels=len(whole.outputs), **{**base, **sizes})
+    rule = Radius(near) if m is None else Nystrom(near, m, l)
     how: Test | None = None if test_m is None else Sampled(test_m)
     with training_bar(out) as report:
         operator = fit(
-            model,
+            network,
             parts,
             rule,
             chosen,
@@ -123,7 +133,7 @@ def train(
             how=how,
             test_every=test_every,
             out=out,
-            weighted=weighted,
+            weighted=weighted or model != "GKN",
             units=_units(unit or []),
             about={"command": shlex.join(["gkn", *sys.argv[1:]]), "device": _named(device)},
             device=device,
