@@ -179,7 +179,9 @@ class Batches:
         self, graph: Graph, points: _Points, a: Tensor, u: Tensor, sizes: tuple[int, ...], samples: tuple[int, ...]
     ) -> Batch:
         weights = points.weights if self.weighted else None
-        return Batch(graph, points.x.to(self.dtype), a, u, points.mean, points.std, weights, sizes, samples)
+        return Batch(
+            graph.of(points.x, points.weights), points.x.to(self.dtype), a, u, points.mean, points.std, weights, sizes, samples
+        )
 
     def _whole(self, count: int) -> Graph:
         """The domain's own graph so many times. Kept: it is the same for every batch."""
@@ -269,4 +271,6 @@ def _joined(parts: list[Batch]) -> Batch:
     mean, std = (torch.cat([getattr(part, name).expand(len(part.x), -1) for part in parts]) for name in ("mean", "std"))
     weights = [part.weights for part in parts if part.weights is not None]
     graph, samples = Graph.batch([part.graph for part in parts]), tuple(each for part in parts for each in part.samples)
+    made_of = [part.graph.made_of for part in parts if part.graph.made_of is not None]
+    graph.of(*(torch.cat([each[i] for each in made_of]) for i in range(2)))
     return Batch(graph, x, a, u, mean, std, torch.cat(weights) if weights else None, sizes, samples)

@@ -25,7 +25,8 @@ _TOGETHER = 2**22  # points of functions that are smoothed at once
 
 def _box(x: Tensor) -> Tensor:
     """0 on the boundary of the unit box and beyond, about the distance to it near it, 1 in the middle, smooth in between."""
-    return 4 * x.shape[1] / (1 / (x * (1 - x)).clamp_min(0)).sum(1)
+    inside = (x * (1 - x)).clamp_min(0).abs()  # and no -0.0, whose inverse is -inf
+    return 4 * x.shape[1] / (1 / inside).sum(1)
 
 
 def _ball(x: Tensor) -> Tensor:
@@ -139,9 +140,16 @@ class Normalizer:
             raise ValueError(f"Normalizer.fit(zero={zero!r}): use one of {', '.join(WALLS)}")
         squares, walls = torch.zeros(len(names), dtype=torch.float64), 0.0
         for each in datasets:
+            wall = WALLS[zero](each.domain.points) if each.one_domain else None
             for i in range(len(each)):
-                squares += torch.stack([each.value(name, i).double().square().sum() for name in names])
-                walls += float(WALLS[zero](each[i].domain.points if not each.one_domain else each.domain.points).square().sum())
+                here = WALLS[zero](each[i].domain.points) if wall is None else wall
+                values = torch.stack([each.value(name, i).double() for name in names])
+                squares, walls = squares + values.square().sum(1), walls + float(here.square().sum())
+                beyond = values[:, here == 0].abs()
+                if beyond.numel() and float(beyond.max()) > 1e-6 * float(values.abs().max()):
+                    raise ValueError(
+                        f"zero={zero!r}: {', '.join(names)} of sample {each.number(i)} is not 0 on the unit {zero} or beyond"
+                    )
         std = (squares / max(walls, 1e-300)).sqrt()
         return Normalizer(torch.zeros_like(std), torch.where(std > 0, std, 1.0), None, zero)
 
@@ -163,6 +171,8 @@ class Normalizer:
 
     def encode(self, values: Tensor, points: Tensor | None = None) -> Tensor:
         """In float64."""
+        if self.zero is not None:
+            raise ValueError(f"Normalizer(zero={self.zero!r}): where it is 0 there is nothing to divide by; it only decodes")
         mean, std = (x.to(values.device) for x in self.at(points))
         return (values.double() - mean) / std
 

@@ -153,6 +153,17 @@ class Graph:
         """0, ..., number of targets: no edge crosses a cut. Those known from `batch`, not all there may be."""
         return 0, self.num_targets
 
+    @cached_property
+    def made_of(self) -> tuple[Tensor, Tensor] | None:
+        """The points of its nodes and their weights, where somebody has said so: not as turned or rounded since."""
+        return None
+
+    def of(self, points: Tensor, weights: Tensor) -> Graph:
+        """Say which points these are. Who has worked something out of them keeps it with the graph."""
+        if self.made_of is None:
+            self.__dict__["made_of"] = (points, weights)
+        return self
+
     def cut(self, cuts: tuple[int, ...]) -> Graph:
         """Say that no edge crosses these cuts, which is not checked."""
         self.__dict__["cuts"] = cuts
@@ -188,6 +199,8 @@ class Graph:
                 "by_source": (of_source[nodes] - first, order[first:last] - first),
             }
             piece.__dict__.update(kept)
+            if self.made_of is not None:
+                piece.of(*(each[start:stop] for each in self.made_of))
             found.append(piece.cut(inner))
         return found
 

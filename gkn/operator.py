@@ -23,7 +23,7 @@ from gkn.dataset import Dataset, Normalizer, Sample
 from gkn.domain import Cloud, Domain, Grid, Mesh, check_finite, interpolate
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.graph import Graph
-from gkn.models import MODELS, Model, model_of
+from gkn.models import MODELS, Model, Multigrid, NearFar, model_of
 from gkn.neighbors import radius_graphs
 from gkn.rules import Nystrom, Radius, Rule, check_draws, draw_nodes
 from gkn.storage import versions
@@ -144,6 +144,7 @@ class Operator:
         if not isinstance(model, tuple(MODELS.values())) or not isinstance(rule, Radius | Nystrom):
             kinds = f"a {' or '.join(MODELS)}, and a Radius or Nystrom"
             raise ValueError(f"Operator({type(model).__name__}, {type(rule).__name__}): needed {kinds}")
+        self._check_radius(model, rule.r)
         self.model, self.rule, self.weighted, self.features, self.about = model, rule, weighted, features, dict(about or {})
         self.inputs = inputs or Normalizer.none(model.in_channels)
         self.outputs = outputs or Normalizer.none(model.out_channels)
@@ -180,6 +181,7 @@ class Operator:
             )
         if not isinstance(how, Exact | Support | Partition):
             raise ValueError(f"operator(sample, how={how!r}): use Exact(), Support(m, l) or Partition(m)")
+        self._check_radius(model, self.rule.r if r is None else r)
         nodes = _Nodes(sample.x.to(device), self._encode(sample.a, sample.x, "operator(sample): a"), sample.weights.to(device))
         queries = self._queries(sample, at, a)
         if queries is None and isinstance(how, Support):  # everything asks, the support nodes, too
@@ -200,6 +202,11 @@ class Operator:
                     states: Any = model.states(graph, some.x, some.a, some.weights if self.weighted else None)
                     self._ask(total, states, some, queries, r, report)
         return self.outputs.decode(total if queries is None else total / len(parts), sample.x if queries is None else queries.x)
+
+    @staticmethod
+    def _check_radius(model: Model, r: float) -> None:
+        if isinstance(model, NearFar | Multigrid) and r != model.radius:
+            raise ValueError(f"the balls of this {type(model).__name__} have radius {model.radius}, not {r}; needed the same")
 
     def ready(self, dataset: Dataset) -> Dataset:
         """The dataset with the fields this operator takes and gives, smoothed ones included."""

@@ -141,7 +141,8 @@ def differences(found: Tensor, batch: Batch) -> Tensor:
     for values in (error, batch.u):
         squares = (values.index_select(0, graph.targets) - values.index_select(0, graph.src)).square() * inverse
         sums.append(batch.sums(torch.zeros_like(values).index_add(0, graph.targets, squares)))
-    return (sums[0] / sums[1] + 1e-12).sqrt()
+    some = sums[1] > 0  # a graph without an edge, or with a constant u, has no term
+    return torch.where(some, (sums[0] / torch.where(some, sums[1], 1) + 1e-12).sqrt(), 0)
 
 
 LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {

@@ -25,25 +25,29 @@ class Symmetries:
     @staticmethod
     def of(datasets: Sequence[Dataset], inputs: Normalizer) -> Symmetries:
         names, vectors = datasets[0].inputs, []
-        for name, _ in datasets[0].smoothing:
-            components = [i for i, each in enumerate(names) if each in {f"{name}_smooth_{axis}" for axis in "xyz"}]
-            dim = datasets[0][0].domain.dim
-            if components and components != [*range(components[0], components[0] + dim)]:
-                raise ValueError(f"symmetries: of the gradient of {name} only some components are inputs, or not side by side")
-            vectors += [(components[0], components[0] + dim)] if components else []
+        dim = datasets[0][0].domain.dim
+        if any(_component(name) for name in datasets[0].outputs):
+            raise ValueError(f"symmetries: components of vectors among {', '.join(datasets[0].outputs)} would not be turned")
+        for stem in dict.fromkeys(filter(None, (_component(name) for name in names))):
+            first = next(i for i, name in enumerate(names) if _component(name) == stem)
+            wanted = [f"{stem}_{axis}" for axis in "xyz"[:dim]]
+            if [*names[first : first + dim]] != wanted:
+                raise ValueError(f"symmetries: needed all of {', '.join(wanted)}, side by side, among {', '.join(names)}")
+            vectors.append((first, first + dim))
         for each in datasets:
-            points = each[0].domain.points
-            if float(points.min()) < 0 or float(points.max()) > 1:
-                raise ValueError("symmetries: these are those of the unit box, and a dataset has points outside of it")
+            for i in range(1 if each.one_domain else len(each)):
+                points = each[i].domain.points
+                if float(points.min()) < 0 or float(points.max()) > 1:
+                    raise ValueError("symmetries: these are those of the unit box, and a dataset has points outside of it")
         return Symmetries(inputs, tuple(vectors))
 
     def __call__(self, batch: Batch, rng: torch.Generator, graphs: range) -> Batch:
         """Each graph of a batch by a symmetry drawn for it. `graphs`: which they are of those that are drawn for."""
         dim, device = batch.x.shape[1], batch.x.device
-        drawn = torch.rand(graphs.stop, 2, dim, generator=rng)[graphs.start :: graphs.step]
-        sizes = torch.tensor(batch.sizes)
-        axes = drawn[:, 0].argsort(1).repeat_interleave(sizes, 0).to(device)
-        turned = (drawn[:, 1] < 0.5).repeat_interleave(sizes, 0).to(device)
+        drawn = torch.rand(graphs.stop, 2, dim, generator=rng)[graphs.start :: graphs.step].to(device)
+        sizes = torch.tensor(batch.sizes, device=device)
+        each = torch.arange(len(sizes), device=device).repeat_interleave(sizes, output_size=len(batch.x))
+        axes, turned = drawn[:, 0].argsort(1)[each], (drawn[:, 1] < 0.5)[each]
         x = batch.x.gather(1, axes)
         return replace(batch, x=torch.where(turned, 1 - x, x), a=self._fields(batch.a, axes, turned))
 
@@ -56,3 +60,9 @@ class Symmetries:
             parts += [a[:, done:first], (vector - mean[first:last]) / std[first:last]]
             done = last
         return torch.cat([*parts, a[:, done:]], 1)
+
+
+def _component(name: str) -> str | None:
+    """The vector of which a field is a component, by its name."""
+    stem, _, axis = name.rpartition("_")
+    return stem if stem and axis in ("x", "y", "z") else None

@@ -23,7 +23,7 @@ from gkn.dataset import BadNumbers, Dataset, Normalizer
 from gkn.durable import CorruptFile, difference, digest, locked, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.evaluate import Errors, Judge, Sampled, Test
 from gkn.fields import stream
-from gkn.models import Model, model_of
+from gkn.models import Model, Multigrid, NearFar, model_of
 from gkn.operator import Exact, Features, Operator
 from gkn.ranks import Stop, Stopped, join, signals
 from gkn.recipes import LOSSES, OPTIMIZERS, Recipe, changed, differences, recipe_named
@@ -111,7 +111,7 @@ def fit(
         chosen = replace(chosen, seed=int(torch.randint(2**62, (), generator=rng)))
     datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
     device = str(device)
-    rules = [rule] * len(datasets) if isinstance(rule, Radius | Nystrom) else [*rule]
+    rules: list[Any] = [*rule] if isinstance(rule, list | tuple) else [rule] * len(datasets)
     _check(model, datasets, rules, test)
     with _matmul(chosen.precision), signals(out is not None) as stop:
         run = _Run(model, datasets, rules, chosen, test, how, weighted, units, join(device, chosen.precision, timeout))
@@ -134,6 +134,10 @@ def _check(model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], tes
     for rule in rules:
         if not isinstance(rule, Radius | Nystrom):
             raise ValueError(f"fit(rule={rule!r}): needed Radius(r) or Nystrom(r, m, l)")
+        if isinstance(model, NearFar | Multigrid) and rule.r != model.radius:
+            raise ValueError(
+                f"fit: {rule}; the balls of this {type(model).__name__} have radius {model.radius}: needed the same"
+            )
     if len(rules) != len(datasets):
         raise ValueError(f"fit: {len(rules)} rules for {len(datasets)} datasets; needed one, or one for each")
     if not datasets or not all(len(each) for each in datasets):
@@ -356,7 +360,8 @@ class _Run:
         self.optimizer.step()
         if self.average is not None:
             rate = 1 - min(self.recipe.ema, (1 + self.step) / (10 + self.step))  # the first ones are forgotten soon
-            torch._foreach_lerp_([*self.average.parameters()], [*self.model.parameters()], rate)
+            with torch.no_grad():
+                torch._foreach_lerp_([*self.average.parameters()], [*self.model.parameters()], rate)
         self.total += loss
 
     def _reduce(self, gradients: list[Tensor], loss: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ def test_levels_have_fewer_points_the_same_measure_and_the_same_degrees(rng):
     assert all(b < a / 2 for a, b in pairwise(sizes))
     for level in levels[1:]:
         torch.testing.assert_close(level.weights.sum(), w.sum())
+        assert level.within is not None
         assert 5 < level.within.num_edges / level.within.num_targets < 40
         assert (level.down.num_targets, level.up.num_sources) == (len(level.nodes), len(level.nodes))
         assert int(level.up.degrees.min()) > 0  # every point has one of the next level in its ball
@@ -68,6 +69,24 @@ def test_on_a_grid_they_are_what_float32_says_they_are():
     third = levels_of(radius_graph(x, r=0.1), x.float().double(), None, 0.1, 3)
     assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(one, other, strict=True))
     assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(one, third, strict=True))
+
+
+def test_levels_are_those_of_the_points_and_weights_they_are_asked_of(rng):
+    model, (x, a, w) = small(), points(rng)
+    graph = radius_graph(x, r=R)
+    model(graph, x, a, w)
+    other = torch.rand(len(w), generator=rng, dtype=torch.float64) + 0.1
+    torch.testing.assert_close(model(graph, x, a, other), model(radius_graph(x, r=R), x, a, other))
+    torch.testing.assert_close(model(graph, 1 - x, a, w), model(radius_graph(x, r=R), 1 - x, a, w))
+
+
+def test_a_turned_batch_has_the_levels_of_the_points_as_they_were(rng):
+    x, _, w = points(rng)
+    graph = radius_graph(x, r=R).of(x, w)
+    one, other = (levels_of(graph, y, w, R, 3) for y in (1 - x, x))
+    assert one is other
+    fresh = levels_of(radius_graph(x, r=R), x, w, R, 3)
+    assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(one, fresh, strict=True))
 
 
 def test_the_order_of_points_does_not_matter(rng):
@@ -137,3 +156,12 @@ def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
     torch.testing.assert_close(again(sample), operator(sample))
     torch.testing.assert_close(again(sample, at=sample.x[3:9]), again(sample)[3:9], rtol=1e-4, atol=1e-5)
     assert relative_l2(again, make_dataset(Darcy(size=33), 4, seed=5)).mean < 0.6
+
+
+def test_another_radius_than_its_own_is_refused():
+    data = make_dataset(Darcy(size=11), 4)
+    with pytest.raises(ValueError, match=r"have radius 0\.12"):
+        fit(Multigrid(2, 1, 1, 8, cycles=1, levels=2, radius=R), data, Radius(0.2), epochs=1)
+    operator = fit(Multigrid(2, 1, 1, 8, cycles=1, levels=2, radius=R), data, Radius(R), epochs=1)
+    with pytest.raises(ValueError, match=r"have radius 0\.12, not 0\.3"):
+        operator(data[0], r=0.3)

@@ -10,6 +10,7 @@ from gkn.generate import Darcy, make_dataset
 from gkn.graph import Graph
 from gkn.models import NearFar, model_of
 from gkn.models.balls import window
+from gkn.models.nearfar import EMPTY
 from gkn.neighbors import radius_graph
 from gkn.operator import Operator
 from gkn.rules import Radius
@@ -45,12 +46,11 @@ def by_the_formula(model, x, a, w):
             new[i] = new[i] + torch.einsum("k,kn,knm->m", rho, n, kappa) / rho.sum()
         values = block.value(n).reshape(K, block.heads, block.head)
         p = block.slice(n).reshape(K, block.heads, block.slices).softmax(-1)
-        z = torch.stack(
-            [
-                torch.stack([(w * p[:, h, s]) @ values[:, h] / (w * p[:, h, s]).sum() for s in range(block.slices)])
-                for h in range(block.heads)
-            ]
-        )
+        z = torch.zeros(block.heads, block.slices, block.head, dtype=torch.float64)
+        for h in range(block.heads):
+            for s in range(block.slices):
+                share = w * p[:, h, s] / w.sum()
+                z[h, s] = share @ values[:, h] / (share.sum() + EMPTY)
         scores = (block.query(z) @ block.key(z).transpose(1, 2) / block.head**0.5).softmax(-1)
         far = torch.einsum("khs,hsd->khd", p, scores @ block.answer(z))
         new = new + block.out(far.flatten(1))

@@ -104,6 +104,28 @@ def test_an_operator_that_is_0_on_the_boundary_exactly(data, tmp_path):
     assert torch.isfinite(torch.tensor(relative_l2(again, test).mean))
 
 
+def test_a_corner_is_0_whatever_its_sign():
+    x = torch.tensor([[-0.0, 0.0], [1.0, -0.0], [0.0, 1.0]], dtype=torch.float64)
+    assert WALLS["box"](x).tolist() == [0, 0, 0]
+
+
+def test_walls_that_are_elsewhere_are_refused(data):
+    shifted = Dataset(Cloud(data.domain.points * 1.5), a=data.field("a"), u=data.field("u") + 1)
+    with pytest.raises(ValueError, match="is not 0 on the unit box or beyond"):
+        Normalizer.fit(shifted, ["u"], zero="box")
+    with pytest.raises(ValueError, match="it only decodes"):
+        Normalizer.fit(data, ["u"], zero="box").encode(data.field("u")[0][:, None], data.domain.points)
+
+
+def test_vectors_are_found_by_name_and_in_order(data):
+    inputs = Normalizer.fit(data, data.inputs)
+    copied = Dataset(data.domain, **{name: data.field(name) for name in data.names}).using(data.inputs, data.outputs)
+    assert Symmetries.of([copied], inputs).vectors == ((2, 4),)
+    mixed = data.using(("a", "a_smooth", "a_smooth_y", "a_smooth_x"), ("u",))
+    with pytest.raises(ValueError, match="needed all of a_smooth_x, a_smooth_y, side by side"):
+        Symmetries.of([mixed], inputs)
+
+
 def test_what_zero_is_normalised_by(data):
     outputs = Normalizer.fit(data, data.outputs, zero="box")
     wall = WALLS["box"](data.domain.points)
@@ -136,6 +158,15 @@ def run_with_mean(train, folder, **more):
     return fit(model, train, Radius(0.2), epochs=3, batch=4, ema=0.9, out=folder, save_every=0.0, keep=50, **more)
 
 
+def test_graphs_without_differences_have_no_term(data):
+    batch, _ = batch_of(data, [0, 1])
+    same = dataclasses.replace(batch, u=torch.ones_like(batch.u))
+    found = torch.zeros(len(batch.x), 1, dtype=torch.float64, requires_grad=True)
+    value = differences(found, same)
+    assert value.tolist() == [0, 0]
+    assert torch.autograd.grad(value.sum(), found)[0].abs().max() == 0
+
+
 def test_the_mean_of_weights_is_what_is_given_out(data, tmp_path):
     operator = run_with_mean(data.take(8), tmp_path)
     checkpoints = Checkpoints(tmp_path / "checkpoints")
@@ -144,6 +175,7 @@ def test_the_mean_of_weights_is_what_is_given_out(data, tmp_path):
     for step in range(6):
         last = checkpoints.load(step + 1).tensors["model/Q.weight"]
         mean = mean.lerp(last.double(), 1 - min(0.9, (1 + step) / (10 + step)))
+    assert all(each.is_leaf and not each.requires_grad for each in operator.model.parameters())
     found = operator.model.Q.weight.detach()
     torch.testing.assert_close(found, mean.float())
     assert not torch.equal(found, last)

@@ -35,7 +35,11 @@ class Balls:
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:
-        self.given = graph, of_x, of_y, weights
+        if (of_x.requires_grad or of_y.requires_grad) and torch.is_grad_enabled():
+            raise ValueError(
+                "a gradient is asked of points or fields that kernels and windows depend on, which are constants here"
+            )
+        self.given = graph, of_x, of_y
         self.points = of_x[:, :dim], of_y[:, :dim]
         dtype = autocast(of_x)[0].dtype
         self.backend = pick(backend, of_x.device, dtype, like.W.shape[1])
@@ -74,21 +78,20 @@ class Balls:
 
     def _in_blocks(self, kernel: Kernel, v: Tensor) -> Tensor:
         """In memory that does not grow with the edges."""
-        graph, of_x, of_y, weights = self.given
+        graph, of_x, of_y = self.given
         integral = Integral(
             kernel,
             graph,
             of_x,
             of_y,
-            weights=weights,
+            weights=self.weights,
             rho=window,
             points=self.points,
             mean=False,
             recompute=True,
             backend=self.backend,
         )
-        largest = 1.0 if weights is None else weights.amax()
-        return integral(v) * (self.scale / largest).to(v.dtype)[:, None]
+        return integral(v) * self.scale.to(v.dtype)[:, None]
 
 
 def window(x: Tensor, y: Tensor) -> Tensor:

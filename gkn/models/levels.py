@@ -20,40 +20,45 @@ class Level:
 
     nodes     (n,) which of the points
     weights   (n,) of the points they stand for
-    within    in balls of this level's radius
-    down      these <- the level before, in balls of this level's radius; None: the first
+    within    in balls of this level's radius; None, of the first: the graph it was made of
+    down      these <- the level before, in balls of this level's radius; None, of the first
     up        the level before <- these, likewise
     """
 
     nodes: Tensor
     weights: Tensor
-    within: Graph
+    within: Graph | None
     down: Graph | None
     up: Graph | None
 
 
 def levels_of(graph: Graph, x: Tensor, weights: Tensor | None, radius: float, count: int) -> list[Level]:
-    """The first has all points and `graph`, whose balls have this radius; every further one twice the radius.
+    """The first has all points, and balls of this radius; every further one twice the radius.
 
     A level has one node in every cell of a lattice in which the level before has any: that nearest to the middle of those
     that are there. Functions that lie side by side have levels side by side. Which nodes they are depends on the points, not
-    on their order. Kept with the graph: a batch on the same points has the same levels.
+    on their order. A graph that knows its points keeps their levels, however they are turned; else they are made anew.
     """
+    made_of = graph.made_of
+    if made_of is None:
+        return _made(graph, x.double(), _all(x, weights), radius, count)
     known: dict[tuple[float, int, bool], list[Level]] = graph.__dict__.setdefault("_levels", {})
     key = (radius, count, weights is None)
     if key not in known:
-        x = x.double()
-        known[key] = _made(graph, x, x.new_ones(len(x)) if weights is None else weights.double(), radius, count)
+        points, own = made_of
+        known[key] = _made(graph, points.double(), _all(points, None if weights is None else own), radius, count)
     return known[key]
 
 
+def _all(x: Tensor, weights: Tensor | None) -> Tensor:
+    return torch.ones(len(x), dtype=torch.float64, device=x.device) if weights is None else weights.double()
+
+
 def _made(graph: Graph, x: Tensor, weights: Tensor, radius: float, count: int) -> list[Level]:
-    cuts = graph.cuts
-    function = torch.repeat_interleave(
-        torch.arange(len(cuts) - 1, device=x.device), torch.tensor(cuts, device=x.device).diff(), output_size=len(x)
-    )
+    cuts = torch.tensor(graph.cuts, device=x.device)
+    function = torch.arange(len(cuts) - 1, device=x.device).repeat_interleave(cuts.diff(), output_size=len(x))
     nodes = torch.arange(len(x), device=x.device)
-    found = [Level(nodes, weights, graph, None, None)]
+    found = [Level(nodes, weights, None, None, None)]
     for level in range(1, count):
         r = radius * 2**level
         chosen, cell = _thinned(x[nodes], function[nodes], weights, r / PER_BALL)

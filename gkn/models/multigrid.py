@@ -14,7 +14,7 @@ from gkn.models.balls import features as features_of
 from gkn.models.kernel import Kernel
 from gkn.models.levels import Level, levels_of
 from gkn.neighbors import radius_graph
-from gkn.ops import Backend
+from gkn.ops import Backend, quadrature
 
 
 class Multigrid(nn.Module):
@@ -57,6 +57,10 @@ class Multigrid(nn.Module):
             raise ValueError(f"Multigrid({name}): needed a whole number, at least {least}")
         if not (isinstance(radius, int | float) and 0 < radius < float("inf")):
             raise ValueError(f"Multigrid(radius={radius!r}): needed a length > 0")
+        if isinstance(features, int):
+            raise ValueError(
+                f"Multigrid(features={features}): needed a sequence of numbers of input fields, e.g. ({features},)"
+            )
         chosen = (0,) if features is None and in_channels else tuple(features or ())
         if any(not 0 <= each < in_channels for each in chosen) or len({*chosen}) != len(chosen):
             raise ValueError(f"Multigrid(features={chosen}): needed different numbers of input fields, 0 to {in_channels - 1}")
@@ -104,10 +108,13 @@ class Multigrid(nn.Module):
         """What queries ask for: the points of the second level, and, of every cycle, what the first two levels send; at last
         the values of the first level."""
         points, x, a = x, *self._ready(graph, x, a)
+        quadrature(weights, graph, False)  # says now if they make no sense
+        if not len(x):
+            return [None] * (self.cycles + 1) + [self._lifted(x, a)]
         if graph.num_targets != graph.num_sources:
             raise ValueError(f"Multigrid: {graph}; needed as many targets as sources: one set of nodes")
         levels = levels_of(graph, points, weights, self.radius, self.levels)
-        balls = [self._balls(levels, i, x, a) for i in range(self.levels)]
+        balls = [self._balls(graph, levels, i, x, a) for i in range(self.levels)]
         v = [self._lifted(x[level.nodes], a[level.nodes]) for level in levels]
         second = levels[1] if self.levels > 1 else None
         states: list[Any] = [second]
@@ -157,21 +164,22 @@ class Multigrid(nn.Module):
         return self.project(states[-1])
 
     def project(self, v: Tensor) -> Tensor:
-        out: Tensor = self.Q(self.norm(v))
+        with torch.autocast(v.device.type, enabled=False):
+            out: Tensor = self.Q(self.norm(v))
         return out
 
     def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
         out: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
-        return out
+        return out.to(x.dtype)  # what blocks add to is not rounded by autocast
 
     def _stages(self, cycle: int) -> list[_Stage]:
         return [each for each in self.stages[cycle * self.levels : (cycle + 1) * self.levels] if isinstance(each, _Stage)]
 
-    def _balls(self, levels: list[Level], i: int, x: Tensor, a: Tensor) -> dict[str, Balls]:
+    def _balls(self, graph: Graph, levels: list[Level], i: int, x: Tensor, a: Tensor) -> dict[str, Balls]:
         """The integrals of a level: within it, from the one before, and to the one before."""
         own, r = levels[i], self.radius * 2**i
         here = features_of(x[own.nodes], a[own.nodes], r, self.features)
-        found = {"within": self._ball(own.within, here, here, own.weights)}
+        found = {"within": self._ball(own.within or graph, here, here, own.weights)}
         if own.down is not None and own.up is not None:
             before = levels[i - 1]
             there = features_of(x[before.nodes], a[before.nodes], r, self.features)
@@ -191,6 +199,11 @@ class Multigrid(nn.Module):
             raise ValueError(f"Multigrid: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed {needed}")
         if graph is not None and graph.num_sources != len(x):
             raise ValueError(f"Multigrid: {graph} for {len(x)} points; needed a source for each")
+        for name, given in (("points", x), ("fields", a)):
+            if not given.is_floating_point():
+                raise ValueError(f"Multigrid: the {name} are {given.dtype}; needed floating-point numbers")
+            if given.device != own.device:
+                raise ValueError(f"Multigrid: the {name} are on {given.device}, the network on {own.device}; needed one device")
         return x.to(own.dtype), a.to(own.dtype)
 
 

@@ -17,6 +17,9 @@ from gkn.models.kernel import Kernel
 from gkn.models.split import Split
 from gkn.ops import Backend
 
+EMPTY = 1e-9
+"""Of a slice that hardly any point belongs to: its mean is 0 then, and so is its derivative. Of all slices the sum is 1."""
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -81,6 +84,8 @@ class NearFar(nn.Module):
             raise ValueError(f"NearFar(radius={radius!r}): needed a length > 0")
         if not near and not far:
             raise ValueError("NearFar(near=False, far=False): needed at least one of the two")
+        if isinstance(features, int):
+            raise ValueError(f"NearFar(features={features}): needed a sequence of numbers of input fields, e.g. ({features},)")
         chosen = (0,) if features is None and in_channels else tuple(features or ())
         if any(not 0 <= each < in_channels for each in chosen) or len({*chosen}) != len(chosen):
             raise ValueError(f"NearFar(features={chosen}): needed different numbers of input fields, 0 to {in_channels - 1}")
@@ -132,6 +137,8 @@ class NearFar(nn.Module):
         borrowed = 0 if split is None else split.borrowed
         if graph.num_targets != len(x) or graph.num_sources != len(x) + borrowed:
             raise ValueError(f"NearFar: {graph} for {len(x)} points; needed as many targets as sources: one set of nodes")
+        if weights is not None and weights.shape != (len(x),):
+            raise ValueError(f"NearFar: weights of shape {tuple(weights.shape)} for {len(x)} points; needed ({len(x)},)")
         sources, of_sources = (x, a), weights
         if split is not None:
             of_sources = split.lend((x.new_ones(len(x)) if weights is None else weights)[:, None])[:, 0]
@@ -173,12 +180,13 @@ class NearFar(nn.Module):
         return self.project(states[-1].v)
 
     def project(self, v: Tensor) -> Tensor:
-        out: Tensor = self.Q(self.norm(v))
+        with torch.autocast(v.device.type, enabled=False):
+            out: Tensor = self.Q(self.norm(v))
         return out
 
     def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
         out: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
-        return out
+        return out.to(x.dtype)  # what blocks add to is not rounded by autocast
 
     def _near(
         self, graph: Graph, targets: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], weights: Tensor | None
@@ -212,7 +220,8 @@ def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int], split: Split
     weights = torch.ones(len(x), dtype=kind, device=x.device) if weights is None else weights.to(kind)
     if split is not None:
         return weights / split.sum(weights.sum())
-    return torch.cat([part / part.sum() for part in weights.split([b - a for a, b in pairwise(cuts)])])
+    tiny = torch.finfo(kind).tiny
+    return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split([b - a for a, b in pairwise(cuts)])])
 
 
 class _Block(nn.Module):
@@ -270,14 +279,14 @@ class _Block(nn.Module):
 
         Divided first: then every sum is a mean, whatever type it is added up in.
         """
-        mass = weighted.sum(1, keepdim=True)
-        weighted = (weighted / mass.clamp_min(torch.finfo(mass.dtype).tiny)).to(values.dtype)
+        mass = weighted.sum(1, keepdim=True) + EMPTY
+        weighted = (weighted / mass).to(values.dtype)
         means = torch.einsum("gkhs,gkhd->ghsd", weighted, values)
         if split is None:
             return means
         mass = mass[:, 0, :, :, None]
-        both = split.sum(torch.cat([means.to(mass.dtype) * mass, mass], -1))
-        return (both[..., :-1] / both[..., -1:].clamp_min(torch.finfo(mass.dtype).tiny)).to(means.dtype)
+        both = split.sum(torch.cat([means.to(mass.dtype) * mass, mass - EMPTY], -1))
+        return (both[..., :-1] / (both[..., -1:] + EMPTY)).to(means.dtype)
 
     def _spread(self, p: Tensor, tokens: Tensor, cuts: Sequence[int]) -> Tensor:
         sizes = [b - a for a, b in pairwise(cuts)]
