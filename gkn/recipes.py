@@ -34,7 +34,8 @@ class Recipe:
     precision     fp64, fp32, tf32 (float32, products rounded on GPUs) or bf16 (products in it, sums and weights in float32)
     seed          of everything that is drawn
     zero          where u is 0, and the operator with it, exactly: box or ball, the unit ones; None: it is not known
-    gradient      the relative error of differences along edges, over their lengths, times this, is added to the loss
+    gradient      the relative error of differences along edges, over their lengths, times this, is added to the loss; on a
+                  GPU then not the same bits every time
     symmetries    each function is turned and mirrored at random, in every step: for laws that have the symmetries of the box
     ema           the operator has the mean of the weights over about 1 / (1 - ema) last steps; 0: the last ones
     """
