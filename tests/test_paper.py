@@ -109,7 +109,7 @@ def test_which_functions_are_learned_and_which_are_judged(on, first, seed, tmp_p
     real_fit, real_judge = work.fit, work.relative_l2
 
     def fit(model, data, *given, **more):
-        learned.extend((0, data.number(i)) for i in range(len(data)))
+        learned.extend((0, each.number(i)) for each in data for i in range(len(each)))
         return real_fit(model, data, *given, **more)
 
     def judge(operator, data, *given, **more):
