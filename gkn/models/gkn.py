@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gkn.graph import Graph
+from gkn.models.inputs import features_chosen, ready
 from gkn.models.kernel import Density, Integral, Kernel
 from gkn.ops import Backend
 
@@ -60,20 +61,14 @@ class GKN(nn.Module):
         backend: Backend | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(features, int):
-            raise ValueError(f"GKN(features={features}): needed a sequence of numbers of input fields, e.g. ({features},)")
-        features = (0,) if features is None and in_channels else features or ()
         sizes = {"dim": dim, "out_channels": out_channels, "width": width, "steps": steps}
         wrong = [f"{name}={size}" for name, size in sizes.items() if not isinstance(size, int) or size < 1]
         if wrong or in_channels < 0:
             name, least = (wrong[0], 1) if wrong else (f"in_channels={in_channels}", 0)
             raise ValueError(f"GKN({name}): needed a whole number, at least {least}")
-        if any(not 0 <= feature < in_channels for feature in features) or len({*features}) != len(features):
-            raise ValueError(
-                f"GKN(features={tuple(features)}): needed different numbers of input fields, 0 to {in_channels - 1}"
-            )
+        chosen = features_chosen("GKN", features, in_channels)
         self.dim, self.in_channels, self.out_channels, self.steps, self.width = dim, in_channels, out_channels, steps, width
-        self.features, self.sigma, self.last_sigma = tuple(features), sigma, last_sigma
+        self.features, self.sigma, self.last_sigma = chosen, sigma, last_sigma
         self.rho, self.recompute, self.backend = rho, recompute, backend
         self.P = nn.Linear(dim + in_channels, width)
         self.kappa = Kernel(dim + len(self.features), kernel, width, width)
@@ -177,17 +172,4 @@ class GKN(nn.Module):
         return self.kappa.on(graph, of_x, of_y, weights=weights, points=(targets[0], sources[0]), **options)
 
     def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """In the network's own type, and of the right shapes."""
-        own = self.P.weight
-        if x.ndim != 2 or x.shape[1] != self.dim or a.shape != (len(x), self.in_channels):
-            raise ValueError(
-                f"GKN: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed (K, {self.dim}) and (K, {self.in_channels})"
-            )
-        if graph is not None and graph.num_sources != len(x):
-            raise ValueError(f"GKN: {graph} for {len(x)} points; needed a source for each")
-        for name, given in (("points", x), ("fields", a)):
-            if not given.is_floating_point():
-                raise ValueError(f"GKN: the {name} are {given.dtype}; needed floating-point numbers")
-            if given.device != own.device:
-                raise ValueError(f"GKN: the {name} are on {given.device}, the network on {own.device}; needed one device")
-        return x.to(own.dtype), a.to(own.dtype)
+        return ready("GKN", self.P.weight, self.dim, self.in_channels, graph, x, a)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gkn.graph import Graph
 from gkn.models.balls import Balls
 from gkn.models.balls import features as features_of
+from gkn.models.inputs import features_chosen, ready
 from gkn.models.kernel import Kernel
 from gkn.models.levels import Level, levels_of
 from gkn.neighbors import radius_graph
@@ -57,13 +58,7 @@ class Multigrid(nn.Module):
             raise ValueError(f"Multigrid({name}): needed a whole number, at least {least}")
         if not (isinstance(radius, int | float) and 0 < radius < float("inf")):
             raise ValueError(f"Multigrid(radius={radius!r}): needed a length > 0")
-        if isinstance(features, int):
-            raise ValueError(
-                f"Multigrid(features={features}): needed a sequence of numbers of input fields, e.g. ({features},)"
-            )
-        chosen = (0,) if features is None and in_channels else tuple(features or ())
-        if any(not 0 <= each < in_channels for each in chosen) or len({*chosen}) != len(chosen):
-            raise ValueError(f"Multigrid(features={chosen}): needed different numbers of input fields, 0 to {in_channels - 1}")
+        chosen = features_chosen("Multigrid", features, in_channels)
         self.dim, self.in_channels, self.out_channels, self.width = dim, in_channels, out_channels, width
         self.cycles, self.levels, self.kernel, self.radius, self.features = cycles, levels, tuple(kernel), float(radius), chosen
         self.recompute, self.backend = recompute, backend
@@ -192,19 +187,7 @@ class Multigrid(nn.Module):
         return Balls(graph, of_x, of_y, self.dim, weights, like, many, recompute=self.recompute, backend=self.backend)
 
     def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """In the network's own type, and of the right shapes."""
-        own = self.P.weight
-        if x.ndim != 2 or x.shape[1] != self.dim or a.shape != (len(x), self.in_channels):
-            needed = f"(K, {self.dim}) and (K, {self.in_channels})"
-            raise ValueError(f"Multigrid: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed {needed}")
-        if graph is not None and graph.num_sources != len(x):
-            raise ValueError(f"Multigrid: {graph} for {len(x)} points; needed a source for each")
-        for name, given in (("points", x), ("fields", a)):
-            if not given.is_floating_point():
-                raise ValueError(f"Multigrid: the {name} are {given.dtype}; needed floating-point numbers")
-            if given.device != own.device:
-                raise ValueError(f"Multigrid: the {name} are on {given.device}, the network on {own.device}; needed one device")
-        return x.to(own.dtype), a.to(own.dtype)
+        return ready("Multigrid", self.P.weight, self.dim, self.in_channels, graph, x, a)
 
 
 class _Stage(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gkn.graph import Graph
 from gkn.models.balls import Balls
 from gkn.models.balls import features as features_of
+from gkn.models.inputs import features_chosen, ready
 from gkn.models.kernel import Kernel
 from gkn.models.split import Split
 from gkn.ops import Backend
@@ -84,11 +85,7 @@ class NearFar(nn.Module):
             raise ValueError(f"NearFar(radius={radius!r}): needed a length > 0")
         if not near and not far:
             raise ValueError("NearFar(near=False, far=False): needed at least one of the two")
-        if isinstance(features, int):
-            raise ValueError(f"NearFar(features={features}): needed a sequence of numbers of input fields, e.g. ({features},)")
-        chosen = (0,) if features is None and in_channels else tuple(features or ())
-        if any(not 0 <= each < in_channels for each in chosen) or len({*chosen}) != len(chosen):
-            raise ValueError(f"NearFar(features={chosen}): needed different numbers of input fields, 0 to {in_channels - 1}")
+        chosen = features_chosen("NearFar", features, in_channels)
         self.dim, self.in_channels, self.out_channels, self.width = dim, in_channels, out_channels, width
         self.slices, self.head, self.kernel, self.radius = slices, head, tuple(kernel), float(radius)
         self.features, self.near, self.far = chosen, near, far
@@ -199,19 +196,7 @@ class NearFar(nn.Module):
         return Balls(graph, of_x, of_y, self.dim, weights, like, many, recompute=self.recompute, backend=self.backend)
 
     def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """In the network's own type, and of the right shapes."""
-        own = self.P.weight
-        if x.ndim != 2 or x.shape[1] != self.dim or a.shape != (len(x), self.in_channels):
-            needed = f"(K, {self.dim}) and (K, {self.in_channels})"
-            raise ValueError(f"NearFar: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed {needed}")
-        if graph is not None and graph.num_sources != len(x):
-            raise ValueError(f"NearFar: {graph} for {len(x)} points; needed a source for each")
-        for name, given in (("points", x), ("fields", a)):
-            if not given.is_floating_point():
-                raise ValueError(f"NearFar: the {name} are {given.dtype}; needed floating-point numbers")
-            if given.device != own.device:
-                raise ValueError(f"NearFar: the {name} are on {given.device}, the network on {own.device}; needed one device")
-        return x.to(own.dtype), a.to(own.dtype)
+        return ready("NearFar", self.P.weight, self.dim, self.in_channels, graph, x, a)
 
 
 def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int], split: Split | None) -> Tensor:

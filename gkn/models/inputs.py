@@ -1,0 +1,33 @@
+"""What every network asks of points, fields and features, in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gkn.graph import Graph
+
+
+def ready(name: str, own: Tensor, dim: int, channels: int, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """Points and fields in the type of the network's `own` numbers; an error where they are not what `name` was made for."""
+    if x.ndim != 2 or x.shape[1] != dim or a.shape != (len(x), channels):
+        raise ValueError(f"{name}: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed (K, {dim}) and (K, {channels})")
+    if graph is not None and graph.num_sources != len(x):
+        raise ValueError(f"{name}: {graph} for {len(x)} points; needed a source for each")
+    for what, given in (("points", x), ("fields", a)):
+        if not given.is_floating_point():
+            raise ValueError(f"{name}: the {what} are {given.dtype}; needed floating-point numbers")
+        if given.device != own.device:
+            raise ValueError(f"{name}: the {what} are on {given.device}, the network on {own.device}; needed one device")
+    return x.to(own.dtype), a.to(own.dtype)
+
+
+def features_chosen(name: str, features: Sequence[int] | int | None, channels: int) -> tuple[int, ...]:
+    """Which input fields enter kernels: those given, or the first, if there is one."""
+    if isinstance(features, int):
+        raise ValueError(f"{name}(features={features}): needed a sequence of numbers of input fields, e.g. ({features},)")
+    chosen = (0,) if features is None and channels else tuple(features or ())
+    if any(not 0 <= each < channels for each in chosen) or len({*chosen}) != len(chosen):
+        raise ValueError(f"{name}(features={chosen}): needed different numbers of input fields, 0 to {channels - 1}")
+    return chosen
