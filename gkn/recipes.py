@@ -18,6 +18,11 @@ LATER = {"later": True}
 """Of entries that came after results were named by what they depend on: unless it is used, such an entry is not in the name."""
 
 
+def used(value: Any) -> list[str]:
+    """Names of a dataclass's entries, but for those that came later and are as they are born."""
+    return [each.name for each in fields(value) if not each.metadata.get("later") or getattr(value, each.name) != each.default]
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a network is trained. `RECIPES` has two with names.
@@ -94,8 +99,7 @@ class Recipe:
 
     def entries(self) -> dict[str, Any]:
         """All of them, but for those that came later and are not used."""
-        used = [each for each in fields(self) if not each.metadata.get("later") or getattr(self, each.name) != each.default]
-        return {each.name: getattr(self, each.name) for each in used}
+        return {name: getattr(self, name) for name in used(self)}
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step of an epoch that has `steps`. A function of the step alone: there is no state to lose."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any
 
 from gkn.durable import digest
 from gkn.evaluate import Test
-from gkn.recipes import LATER, Recipe
+from gkn.recipes import LATER, Recipe, used
 from gkn.rules import Rule
 
 
@@ -85,8 +85,7 @@ class Run:
 def plain(value: Any) -> Any:
     """As JSON has it; choices like Radius(0.1) and Exact() with their names."""
     if is_dataclass(value) and not isinstance(value, type):
-        used = [each for each in fields(value) if not each.metadata.get("later") or getattr(value, each.name) != each.default]
-        return {"kind": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in used}}
+        return {"kind": type(value).__name__, **{name: plain(getattr(value, name)) for name in used(value)}}
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
     return value
