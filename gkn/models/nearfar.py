@@ -16,7 +16,7 @@ from gkn.models.balls import features as features_of
 from gkn.models.inputs import features_chosen, ready
 from gkn.models.kernel import Kernel
 from gkn.models.split import Split
-from gkn.ops import Backend
+from gkn.ops import Backend, autocast
 
 EMPTY = 1e-9
 """Of a slice that hardly any point belongs to: its mean is 0 then, and so is its derivative. Of all slices the sum is 1."""
@@ -27,7 +27,7 @@ class State:
     """What the nodes have for whoever asks in a block: their values, and what the slices of each function have exchanged."""
 
     v: Tensor  # (K, width), and of borrowed ones
-    tokens: Tensor | None  # (functions, heads, slices, head)
+    far: Tensor | None  # (functions, heads * slices, width)
 
 
 class NearFar(nn.Module):
@@ -209,6 +209,23 @@ def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int], split: Split
     return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split([b - a for a, b in pairwise(cuts)])])
 
 
+def _each(
+    product: Callable[[Tensor, Tensor], Tensor], sizes: Sequence[int], p: Tensor, other: Tensor, flat: bool = False
+) -> Tensor:
+    """A product of matrices for every function of a batch: of its rows of p, and its rows of the other, or its other.
+
+    All together where they have equally many points. `flat`: rows for all points come out, not a matrix for each function.
+    """
+    whole = other.ndim == 3
+    if len({*sizes}) == 1:
+        p = p.unflatten(0, (len(sizes), -1))
+        found = product(p, other if whole else other.unflatten(0, (len(sizes), -1)))
+        return found.flatten(0, 1) if flat else found
+    parts = zip(p.split([*sizes]), other if whole else other.split([*sizes]), strict=True)
+    found = [product(*part) for part in parts]
+    return torch.cat(found) if flat else torch.stack(found)
+
+
 class _Block(nn.Module):
     def __init__(self, model: NearFar) -> None:
         super().__init__()
@@ -231,54 +248,44 @@ class _Block(nn.Module):
         p, lent = self.slices_of(v), v if split is None or not hasattr(self, "kappa") else split.lend(v)
         if p is None:
             return State(lent, None), None
-        values = self.value(v).reshape(-1, self.heads, self.head)
-        weighted = p * share[:, None, None]
-        sizes = [b - a for a, b in pairwise(cuts)]
-        if len({*sizes}) == 1:
-            parts = [(weighted.unflatten(0, (len(sizes), -1)), values.unflatten(0, (len(sizes), -1)))]
-        else:
-            parts = [(p[None], z[None]) for p, z in zip(weighted.split(sizes), values.split(sizes), strict=True)]
-        tokens = torch.cat([self._gathered(p, z, split) for p, z in parts])
+        share = share.to(v.dtype)[:, None]
+        sizes, weighted = [b - a for a, b in pairwise(cuts)], autocast(v * share)[0]
+        sums = _each(lambda p, v: p.mT @ v, sizes, p, weighted)
+        mass = _each(lambda p, w: p.mT @ w, sizes, p, share.to(p.dtype))
+        tokens = self._tokens(sums, mass, split)
         mixed = nn.functional.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.answer(tokens))
-        return State(lent, mixed), p
+        spread = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
+        return State(lent, torch.einsum("ghsd,whd->ghsw", *autocast(mixed, spread)).flatten(1, 2)), p
 
     def receive(self, v: Tensor, p: Tensor | None, state: State, near: Balls | None, cuts: Sequence[int]) -> Tensor:
         """The next values, at points with the values v that belong to the slices p, of what the nodes have."""
         if near is not None:
             v = v + near(self.kappa, state.v).to(v.dtype)
-        if state.tokens is not None and p is not None:
-            v = v + self._spread(p.to(state.tokens.dtype), state.tokens, cuts)
+        if state.far is not None and p is not None:
+            sizes = [b - a for a, b in pairwise(cuts)]
+            v = v + (_each(torch.matmul, sizes, p.to(state.far.dtype), state.far, flat=True) + self.out.bias).to(v.dtype)
         found: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
         return found
 
     def slices_of(self, v: Tensor) -> Tensor | None:
-        """(K, heads, slices): how much of each point belongs to each slice; in every head they add up to 1."""
+        """(K, heads * slices): how much of each point belongs to each slice; in every head they add up to 1."""
         if not hasattr(self, "slice"):
             return None
-        scores: Tensor = self.slice(v).reshape(-1, self.heads, self.slices)
-        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        scores: Tensor = self.slice(v)
+        with torch.autocast(v.device.type, enabled=False):  # which would have them in float32
+            return scores.unflatten(1, (self.heads, self.slices)).softmax(-1).flatten(1)
 
-    @staticmethod
-    def _gathered(weighted: Tensor, values: Tensor, split: Split | None) -> Tensor:
-        """(functions, K, heads, slices), (functions, K, heads, head) -> (functions, heads, slices, head): means over slices.
+    def _tokens(self, sums: Tensor, mass: Tensor, split: Split | None) -> Tensor:
+        """(functions, heads, slices, head): means of values over slices, of sums of v (functions, heads * slices, width).
 
-        Divided first: then every sum is a mean, whatever type it is added up in.
+        Values are linear in v, so that they are taken of the sums.
         """
-        mass = weighted.sum(1, keepdim=True) + EMPTY
-        weighted = (weighted / mass).to(values.dtype)
-        means = torch.einsum("gkhs,gkhd->ghsd", weighted, values)
-        if split is None:
-            return means
-        mass = mass[:, 0, :, :, None]
-        both = split.sum(torch.cat([means.to(mass.dtype) * mass, mass - EMPTY], -1))
-        return (both[..., :-1] / (both[..., -1:] + EMPTY)).to(means.dtype)
-
-    def _spread(self, p: Tensor, tokens: Tensor, cuts: Sequence[int]) -> Tensor:
-        sizes = [b - a for a, b in pairwise(cuts)]
-        if len({*sizes}) == 1:
-            found = torch.einsum("gkhs,ghsd->gkhd", p.unflatten(0, (len(sizes), -1)), tokens).flatten(0, 1)
-        else:
-            some = zip(p.split(sizes), tokens, strict=True)
-            found = torch.cat([torch.einsum("khs,hsd->khd", part, z) for part, z in some])
-        out: Tensor = self.out(found.flatten(1))
-        return out
+        kind = torch.promote_types(mass.dtype, torch.float32)
+        weight = self.value.weight.unflatten(0, (self.heads, self.head))  # (heads, head, width)
+        sums, mass = (x.unflatten(1, (self.heads, self.slices)) for x in (sums, mass.to(kind)))
+        values = torch.einsum("ghsw,hdw->ghsd", *autocast(sums, weight))
+        if split is not None:
+            both = split.sum(torch.cat([values.to(kind), mass], -1))
+            values, mass = both[..., :-1], both[..., -1:]
+        share = mass / (mass + EMPTY)  # 1, but for slices that are empty
+        return values / (mass + EMPTY) + share * self.value.bias.unflatten(0, (self.heads, 1, self.head))
