@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 from gkn.durable import digest, make_folder, write
 from gkn.paper.figures import FIGURES, key_of, numbers_of, pictures
 from gkn.paper.scale import MOST_SEEDS, Cell, Scale, cells_of
-from gkn.paper.tables import CAUSES, TABLES, Table
+from gkn.paper.tables import CAUSES, CHANGES, TABLES, Table
 from gkn.paper.trends import TRENDS
 from gkn.paper.work import ELAPSED, Place
 from gkn.report import Page
@@ -178,6 +179,7 @@ def write_pages(place: Place, scale: Scale) -> Path:
             page.picture(f"figures/{picture.name}", figure.title)
         page.text(f"On {known['machine']}, {known['device']}, commit {known['commit'][:10]}.", small=True)
     _differences(page, causes)
+    _far(page, found, causes)
     return page.write(place.results)
 
 
@@ -350,3 +352,51 @@ def _differences(page: Document, causes: Sequence[Result]) -> None:
         page.text(f"{CAUSES.title}. {CAUSES.note}.")
         names = CAUSES.rows[1]
         page.table(["change", "error"], [[str(names[each.cell.row]), each.text] for each in causes])
+
+
+def _far(page: Document, found: dict[tuple[str, str], list[Result]], causes: Sequence[Result]) -> None:
+    """Cells by the paper's recipe that are far from the paper, and what more steps would do to them."""
+    far = [
+        (table, each)
+        for table in TABLES
+        for each in own_way(found[table.name, "paper"])
+        if _is_gkn(each) and each.difference is not None and abs(each.difference) > CLOSE
+    ]
+    slope = slope_of(causes)
+    if not far or slope is None:
+        return
+    page.heading(f"Cells by the paper's recipe that differ by more than {100 * CLOSE:.0f} %")
+    page.text(
+        f"The longer this recipe trains, the better: over 60, 200 and 600 epochs the error of one cell goes as "
+        f"epochs^{slope:.3f} (the table before this one). Where a training was shortened, the last columns are what its error "
+        "would be with all its epochs if they did the same for it: an extrapolation, not a measurement."
+    )
+    rows, explained = [], 0
+    for table, each in far:
+        training, where = each.cell.run.training, (table.rows[1][each.cell.row], table.columns[1][each.cell.column])
+        assert training.recipe is not None
+        assert each.mean is not None
+        name = f"{table.title.partition(':')[0]}, {_label(table.rows[0], where[0])}, {_label(table.columns[0], where[1])}"
+        line = [name, each.text, f"{each.printed:.4f}", f"{100 * (each.difference or 0):+.0f} %"]
+        if training.asked is not None:
+            with_all = each.mean * (training.asked / training.recipe.epochs) ** slope
+            off = with_all / each.printed - 1
+            explained += abs(off) <= CLOSE
+            line += [f"{training.recipe.epochs} of {training.asked}", f"{with_all:.4f}", f"{100 * off:+.0f} %"]
+        else:
+            line += ["all", "", ""]
+        rows.append(line)
+    page.table(["cell", "ours", "the paper's", "difference", "epochs", "with all epochs", "difference"], rows)
+    page.text(f"{len(far)} cells; {explained} of them would be within {100 * CLOSE:.0f} % so.")
+
+
+def slope_of(causes: Sequence[Result]) -> float | None:
+    """How the error of the one cell goes with the number of epochs: the exponent. None where that was not measured."""
+    points = []
+    for each in causes:
+        changed = CHANGES[CAUSES.rows[1][each.cell.row]]
+        if each.mean is not None and each.cell.run.training.recipe is not None and not {*changed} - {"epochs", "every"}:
+            points.append((math.log(each.cell.run.training.recipe.epochs), math.log(each.mean)))
+    if len({x for x, _ in points}) < 2:
+        return None
+    return statistics.linear_regression(*zip(*points, strict=True)).slope

@@ -65,7 +65,7 @@ def reproduce(
         first, *further = ([cell.run for cell in cells(wanted, size, recipes, seed)] for seed in range(seeds))
         failed = do_all(first, place, progress, trainings)
         more = [run for runs in further for run, like in zip(runs, first, strict=True) if _is_quick(place.done(like), under)]
-        failed += do_all(more, place, progress)
+        failed += do_all(more, place, progress) if more else []
         for done, name in enumerate(drawn, start=1):
             try:
                 figures.make(name, size, place)
