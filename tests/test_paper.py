@@ -541,6 +541,15 @@ def test_cells_that_are_far_off_are_told_with_their_epochs(tmp_path, monkeypatch
     assert "21 cells; " in text
 
 
+def test_what_does_not_depend_on_the_seed_has_no_spread(tmp_path):
+    here, table = place(tmp_path), table_named("methods")
+    do_all([run_of("methods", row, 0, scale=SMOKE, seed=seed) for row in (0, 3) for seed in (0, 1)], here)
+    found = {each.cell.row: each for each in results_of(table, "paper", SMOKE, here) if each.found}
+    assert {row: len(each.found) for row, each in found.items()} == {0: 2, 3: 1}
+    assert "±" in found[0].text
+    assert "±" not in found[3].text
+
+
 def test_differences_are_of_the_mean():
     cell = cells_of(table_named("nodes"), "ours", SMOKE, 0)[0]
     result = Result(cell, 0.0871, ({"error": {"mean": 0.04}}, {"error": {"mean": 0.06}}))
