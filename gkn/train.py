@@ -113,7 +113,7 @@ def fit(
     device = str(device)
     rules: list[Any] = [*rule] if isinstance(rule, list | tuple) else [rule] * len(datasets)
     _check(model, datasets, rules, test)
-    with _matmul(chosen.precision), signals(out is not None) as stop:
+    with products(chosen.precision), signals(out is not None) as stop:
         run = _Run(model, datasets, rules, chosen, test, how, weighted, units, join(device, chosen.precision, timeout))
         run.stop, run.report, run.warn = stop, report, warn or (lambda text: None)
         run.save_every, run.about = save_every, dict(about or {})
@@ -161,8 +161,8 @@ def _check(model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], tes
 
 
 @contextmanager
-def _matmul(precision: str) -> Iterator[None]:
-    """Float32 products are rounded to tf32 if that was asked for, and not otherwise."""
+def products(precision: str) -> Iterator[None]:
+    """Of float32 they are rounded to tf32 if that is asked for, and not otherwise."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:

@@ -23,6 +23,9 @@ def reproduce_(
     scale: Annotated[str, typer.Option(help="smoke (seconds), small (two cores, an hour), paper (a GPU).")] = "small",
     recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "both",
     seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="So many of each cell: mean and spread.")] = 1,
+    under: Annotated[
+        float | None, typer.Option(help="Further seeds only of cells whose first took fewer seconds to train.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Results and pages. [default: runs/paper-SCALE]")] = None,
     work: Annotated[Path | None, typer.Option(help="Data and trained networks, which are large. [default: OUT/work]")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time. On a GPU: as many as fit, best under CUDA MPS.")] = 1,
@@ -51,7 +54,7 @@ def reproduce_(
 
     with _workers(backend, scheduler, jobs):
         recipes = RECIPES if recipe == "both" else (recipe,)
-        page = reproduce(names or ["all"], place, scale=scale, recipes=recipes, seeds=seeds, progress=say)
+        page = reproduce(names or ["all"], place, scale=scale, recipes=recipes, seeds=seeds, under=under, progress=say)
     console.print(f"the pages: {plain(page)}, {plain(page.with_name('README.md'))}", soft_wrap=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gkn.paper import figures, report
 from gkn.paper.scale import SCALES, Cell, Scale, cells_of
@@ -29,14 +30,14 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def cells(names: Sequence[str], scale: Scale, recipes: Sequence[str], seeds: int) -> list[Cell]:
+def cells(names: Sequence[str], scale: Scale, recipes: Sequence[str], seed: int) -> list[Cell]:
     """Those of the tables among the names, and of the tables their figures are drawn from."""
     wanted = {*names, *(table for name in names if name in figures.FIGURES for table in figures.FIGURES[name].tables)}
     found = []
     for table in (*TABLES, CAUSES):
         for recipe in recipes:
             if table.name in wanted and (table is not CAUSES or recipe == "paper"):
-                found += [cell for seed in range(seeds) for cell in cells_of(table, recipe, scale, seed)]
+                found += cells_of(table, recipe, scale, seed)
     return found
 
 
@@ -47,9 +48,13 @@ def reproduce(
     scale: str = "small",
     recipes: Sequence[str] = RECIPES,
     seeds: int = 1,
+    under: float | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Do what is missing, draw, and write the pages; the path of index.html. What cannot be done is said in the end."""
+    """Do what is missing, draw, and write the pages; the path of index.html. What cannot be done is said in the end.
+
+    under   further seeds only of cells whose first took fewer seconds to train; None: of all
+    """
     size, wanted = SCALES[scale], chosen(names)
     report.check_own(place.results)
     drawn = [name for name in wanted if name in figures.FIGURES]
@@ -57,7 +62,10 @@ def reproduce(
         training for name in drawn if _missing(name, size, place) for training in figures.FIGURES[name].trainings(size)
     ]
     with elapsed(place, scale, recipes):
-        failed = do_all([cell.run for cell in cells(wanted, size, recipes, seeds)], place, progress, trainings)
+        first, *further = ([cell.run for cell in cells(wanted, size, recipes, seed)] for seed in range(seeds))
+        failed = do_all(first, place, progress, trainings)
+        more = [run for runs in further for run, like in zip(runs, first, strict=True) if _is_quick(place.done(like), under)]
+        failed += do_all(more, place, progress) if more else []
         for done, name in enumerate(drawn, start=1):
             try:
                 figures.make(name, size, place)
@@ -71,6 +79,10 @@ def reproduce(
             f"the pages are made, but {len(failed)} of all that was asked for could not be done: {'; '.join(failed)}"
         )
     return page
+
+
+def _is_quick(known: dict[str, Any] | None, under: float | None) -> bool:
+    return under is None or (known is not None and "seconds" in known and known["seconds"]["fit"] < under)
 
 
 def only_pages(place: Place, scale: str) -> Path:

@@ -110,7 +110,7 @@ SCALES = {
         steps={"paper": 10**6, "ours": 10**6},
         lr={"paper": 1, "ours": 1},
         precision="bf16",
-        exact={85: 50, 141: 10, 211: 3, 421: 1},
+        exact={85: 50, 141: 10, 211: 3},
         support=2000,
         baselines={"NN": {}, "FCN": {"epochs": {85: 40, 141: 20, 211: 12, 421: 10}}, "PCA+NN": {}, "RBM": {}},
     ),
