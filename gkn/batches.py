@@ -29,6 +29,7 @@ class Batch:
     weights    (nodes,) quadrature weights, or None
     sizes      how many nodes each graph has
     samples    which sample each is of, by its number where the data came from
+    fixed      of as many graphs, all batches of this epoch and the next have this graph, these weights, means and deviations
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class Batch:
     weights: Tensor | None
     sizes: tuple[int, ...]
     samples: tuple[int, ...]
+    fixed: bool = False
 
     def split(self, counts: Sequence[int]) -> list[Batch]:
         """Batches of so many of its graphs each, whose graphs know already what a training step will ask of them."""
@@ -159,7 +161,8 @@ class Batches:
             graph = self._whole(len(graphs))
             some, a, u = points.times(len(graphs)), functions.a[of_sample], functions.u[of_sample]
         sizes = (a.shape[1],) * len(graphs)
-        return self._batch(graph, some, a.flatten(0, 1), u.flatten(0, 1), sizes, self._numbers(samples))
+        fixed = not isinstance(self.rule, Nystrom)
+        return self._batch(graph, some, a.flatten(0, 1), u.flatten(0, 1), sizes, self._numbers(samples), fixed)
 
     def several(self, parts: Sequence[Sequence[int]]) -> list[Batch]:
         """Batches of these graphs each. Made together: for small graphs that takes little longer than for one."""
@@ -176,12 +179,18 @@ class Batches:
         return int(max(1, CANDIDATES["cuda"] // (graphs * self.rule.m**2)))
 
     def _batch(
-        self, graph: Graph, points: _Points, a: Tensor, u: Tensor, sizes: tuple[int, ...], samples: tuple[int, ...]
+        self,
+        graph: Graph,
+        points: _Points,
+        a: Tensor,
+        u: Tensor,
+        sizes: tuple[int, ...],
+        samples: tuple[int, ...],
+        fixed: bool = False,
     ) -> Batch:
-        weights = points.weights if self.weighted else None
-        return Batch(
-            graph.of(points.x, points.weights), points.x.to(self.dtype), a, u, points.mean, points.std, weights, sizes, samples
-        )
+        weights, x = points.weights if self.weighted else None, points.x.to(self.dtype)
+        graph = graph.of(points.x, points.weights)
+        return Batch(graph, x, a, u, points.mean, points.std, weights, sizes, samples, fixed)
 
     def _whole(self, count: int) -> Graph:
         """The domain's own graph so many times. Kept: it is the same for every batch."""

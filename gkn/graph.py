@@ -131,6 +131,12 @@ class Graph:
         ptr, order = self.by_source
         return Graph.trusted(ptr, self.targets[order], self.num_targets), order
 
+    @cached_property
+    @_outside_inference
+    def reverse(self) -> Graph:
+        """Sources receive from targets."""
+        return self.transpose()[0]
+
     @staticmethod
     def batch(graphs: Sequence[Graph]) -> Graph:
         """Side by side, without an edge between them: targets and sources are numbered on."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gkn.batches import Batch, Batches
+from gkn.capture import Captured
 from gkn.checkpoint import Checkpoint, Checkpoints
 from gkn.dataset import BadNumbers, Dataset, Normalizer
 from gkn.durable import CorruptFile, difference, digest, locked, read_sealed_json, unfinished, write, write_sealed_json
@@ -86,6 +88,7 @@ def fit(
     report: Report | None = None,
     warn: Callable[[str], None] | None = None,
     tensorboard: bool = False,
+    capture: bool = False,
     **changes: Any,
 ) -> Operator:
     """Train a network and return it as an operator.
@@ -105,6 +108,7 @@ def fit(
     save_every   seconds between checkpoints
     keep         so many of the last checkpoints; the best is kept, too
     timeout      seconds after which a rank that does not answer ends the run: more than a step, or a test function, takes
+    capture      on a GPU, steps of NearFar and Multigrid on whole domains are recorded once and replayed
     """
     chosen = changed(recipe if isinstance(recipe, Recipe) else recipe_named(recipe), **changes)
     if rng is not None:
@@ -116,7 +120,7 @@ def fit(
     with products(chosen.precision), signals(out is not None) as stop:
         run = _Run(model, datasets, rules, chosen, test, how, weighted, units, join(device, chosen.precision, timeout))
         run.stop, run.report, run.warn = stop, report, warn or (lambda text: None)
-        run.save_every, run.about = save_every, dict(about or {})
+        run.save_every, run.about, run.capture = save_every, dict(about or {}), capture
         run.test_every = test_every or max(1, chosen.epochs // 20)
         if out is None:
             run.go()
@@ -193,6 +197,7 @@ class _Run:
     board: Any = None
     save_every: float = 60.0
     test_every: int = 1
+    capture: bool = False
     about: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(
@@ -236,6 +241,7 @@ class _Run:
         self.seconds, self.started, self.saved = 0.0, time.monotonic(), time.monotonic()
         self.rate_since, self.rate_edges = time.monotonic(), 0
         self._begun = 0
+        self.records: dict[tuple[int, float], Captured] = {}
         self.checkpoints: Checkpoints | None = None
         self.folder: Path | None = None
         self.watch = _Watch(self)
@@ -325,8 +331,7 @@ class _Run:
         return [(next(made) if own else None, len(part)) for own, part in zip(mine, parts, strict=True)]
 
     def _step(self, batch: Batch | None, graphs: int) -> None:
-        term, mean = LOSSES[self.recipe.loss]
-        share = 1 / graphs if mean else 1.0
+        share = 1 / graphs if LOSSES[self.recipe.loss][1] else 1.0
         self.optimizer.zero_grad()
         terms = self.total.new_zeros(0)
         loss = self.total.new_zeros((), dtype=self.model.P.weight.dtype)
@@ -334,22 +339,16 @@ class _Run:
             if self.symmetries is not None:
                 rank, world = self.fabric.global_rank, self.fabric.world_size
                 batch = self.symmetries(batch, stream(self.recipe.seed, self.step, 7), range(rank, graphs, world))
-            with self.fabric.autocast():
-                found = self.model(batch.graph, batch.x, batch.a, batch.weights)
-            found = found.to(batch.u.dtype)
-            terms = term(found, batch)
-            if self.recipe.gradient:
-                terms = terms + self.recipe.gradient * differences(found, batch)
+            terms = self._captured(batch, share)(batch)
             loss = terms.sum() * share
-            loss.backward()
             self.edges += batch.graph.num_edges
             self.rate_edges += batch.graph.num_edges
-        loss, told = loss.detach(), loss.new_zeros(())
+        told = loss.new_zeros(())
         gradients = [x.grad if x.grad is not None else torch.zeros_like(x) for x in self.parameters]
         if self.fabric.world_size > 1:
             loss, told = self._reduce(gradients, loss).unbind()
         norms = torch.stack(torch._foreach_norm(gradients))
-        self.watch.see(loss, told, norms, terms.detach(), () if batch is None else batch.samples)
+        self.watch.see(loss, told, norms, terms, () if batch is None else batch.samples)
         if self.recipe.clip is not None:
             factor = (self.recipe.clip / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(gradients, factor)
@@ -363,6 +362,27 @@ class _Run:
             with torch.no_grad():
                 torch._foreach_lerp_([*self.average.parameters()], [*self.model.parameters()], rate)
         self.total += loss
+
+    def _passes(self, batch: Batch, share: float) -> Tensor:
+        """A term of the loss for each graph; the gradients of their sum, times the share, are in the parameters."""
+        with self.fabric.autocast():
+            found = self.model(batch.graph, batch.x, batch.a, batch.weights)
+        found = found.to(batch.u.dtype)
+        terms = LOSSES[self.recipe.loss][0](found, batch)
+        if self.recipe.gradient:
+            terms = terms + self.recipe.gradient * differences(found, batch)
+        (terms.sum() * share).backward()
+        return terms.detach()
+
+    def _captured(self, batch: Batch, share: float) -> Callable[[Batch], Tensor]:
+        """The passes; recorded, where one batch is like the other and the network is one of very many small kernels."""
+        passes = partial(self._passes, share=share)
+        if not (self.capture and batch.fixed and self.device.type == "cuda" and isinstance(self.model, NearFar | Multigrid)):
+            return passes
+        key = id(batch.graph), share  # the record keeps the graph, and with it its identity
+        if key not in self.records:
+            self.records[key] = Captured(passes, batch, self.parameters)
+        return self.records[key]
 
     def _reduce(self, gradients: list[Tensor], loss: Tensor) -> Tensor:
         """Sums over ranks, in one message: of gradients, in place, of the loss, and of how many were told to stop."""

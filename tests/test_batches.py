@@ -140,3 +140,19 @@ def test_several_at_once_are_those_one_by_one():
             assert found.graph.edges_before([0, 20]) == alone.graph.edges_before([0, 20])
     with pytest.raises(ValueError, match="a batch without graphs"):
         batches.several([[1], []])
+
+
+def test_what_is_fixed_is_the_same_in_every_batch(monkeypatch):
+    """A step is recorded for such batches: whatever it does not copy must be what it was, in later epochs, too."""
+    batches = made(functions(), Radius(0.3), weighted=True)
+    one = batches.batch([3, 0])
+    batches.draw(0, 1)
+    other = batches.batch([1, 4])
+    assert one.fixed
+    assert other.graph is one.graph
+    assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "weights", "mean", "std"))
+    assert batches.batch([2]).graph is not one.graph
+    assert not made(functions(), Nystrom(0.3, 20, 2)).batch([0, 1]).fixed
+    assert not made(make_dataset(DarcyMesh(size=6, modes=4, vary=True), 2, 0), Radius(0.4)).batch([0, 1]).fixed
+    monkeypatch.setattr("gkn.batches.available_memory", lambda _: 1)
+    assert not made(functions(), Radius(0.3)).batch([0, 1]).fixed

@@ -35,6 +35,8 @@ from gkn import (
 )
 from gkn.checkpoint import Checkpoints
 from gkn.dataset import BadNumbers
+from gkn.models import Multigrid, NearFar
+from gkn.models.balls import Balls, features
 from gkn.models.kernel import Kernel
 from gkn.train import _Run
 
@@ -350,3 +352,61 @@ def test_bad_numbers_stop_a_gpu_run_within_a_step(tmp_path):
     assert len(calls) <= 10
     found, _ = Checkpoints(tmp_path / "a/checkpoints").newest()
     assert all(torch.isfinite(x.double()).all() for x in found.tensors.values())
+
+
+# --- near and far
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_small_kernels_on_the_chip_are_the_sum_over_edges(kind):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(3000, 2, generator=rng, dtype=torch.float64)
+    graph, a = radius_graph(x, r=0.05), torch.randn(3000, 2, generator=rng)
+    torch.manual_seed(0)
+    kernel = Kernel(3, (32, 8), 128, 128)
+    v, d = (torch.randn(3000, 128, generator=rng).bfloat16().float() for _ in range(2))
+    found = {}
+    for device, backend, dtype in (("cpu", "factored", torch.float64), ("cuda", "fused", torch.float32)):
+        of = features(x.to(dtype), a.to(dtype), 0.05, (0,)).to(device)
+        here = copy.deepcopy(kernel).to(device, dtype)
+        values = v.to(device, dtype).requires_grad_()
+        with torch.autocast(device, kind, enabled=device == "cuda" and kind != torch.float32):
+            balls = Balls(graph.to(device), of, of, 2, None, here, 1, recompute=False, backend=backend)
+            out = balls(here, values)
+        assert (balls.near is not None) == (device == "cuda")
+        gradients = torch.autograd.grad(out, [values, *here.parameters()], d.to(device, out.dtype))
+        found[device] = [each.detach().cpu().double() for each in (out, *gradients)]
+    limit = 1e-4 if kind == torch.float32 else 0.02
+    for one, other in zip(found["cuda"], found["cpu"], strict=True):
+        assert float((one - other).norm() / other.norm()) < limit
+
+
+def test_small_kernels_give_the_same_bits_twenty_times():
+    x = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cuda()
+    torch.manual_seed(0)
+    model = NearFar(2, 1, 1, width=64, blocks=2, radius=0.05).cuda()
+    graph, a = radius_graph(x, r=0.05), torch.randn(2000, 1, device="cuda")
+    found = []
+    for _ in range(20):
+        with torch.autocast("cuda", torch.bfloat16):
+            out = model(graph, x.float(), a)
+        found.append([out.detach(), *torch.autograd.grad(out.square().sum(), [*model.parameters()])])
+    for again in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(again, found[0], strict=True))
+
+
+@pytest.mark.parametrize("kind", [NearFar, Multigrid])
+@pytest.mark.parametrize("more", [{}, {"symmetries": True, "gradient": 0.1, "ema": 0.9}])
+def test_a_recorded_step_is_the_step(kind, more, tmp_path):
+    """Replayed or not, a run has the same losses to rounding; a last batch that is smaller has a record of its own."""
+    data = make_dataset(Darcy(size=31), 10, device="cuda").smoothed(0.05)
+    losses = {}
+    for capture in (True, False):
+        torch.manual_seed(0)
+        model = kind(2, 2, 1, width=32, radius=0.1)
+        seen = losses[capture] = []
+        options = {"device": "cuda", "weighted": True, "zero": "box", "batch": 4, "epochs": 3, **more}
+        fit(model, data, Radius(0.1), "ours", capture=capture, report=seen.append, **options)
+    one, other = (torch.tensor([status.loss for status in losses[capture][1:]]) for capture in (True, False))
+    assert len(one) == 8
+    torch.testing.assert_close(one, other, rtol=2e-3, atol=0)

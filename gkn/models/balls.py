@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gkn.graph import Graph
 from gkn.memory import available_memory
-from gkn.models.kernel import Integral, Kernel
-from gkn.ops import Backend, autocast, library, pick, quadrature
+from gkn.models.hidden import differentiable
+from gkn.models.kernel import Integral, Kernel, linear_relu
+from gkn.ops import Backend, autocast, edge_relu, library, pick, quadrature
 
 
 class Balls:
@@ -43,15 +46,30 @@ class Balls:
         self.points = of_x[:, :dim], of_y[:, :dim]
         dtype = autocast(of_x)[0].dtype
         self.backend = pick(backend, of_x.device, dtype, like.W.shape[1])
+        self.weights = quadrature(weights, graph, mean=True)
+        self.near = self._small(graph, of_x, of_y, dim, like, dtype)
+        if self.near is not None:
+            return
         kept = graph.num_edges * sum(like.sizes) * dtype.itemsize * (3 * many if torch.is_grad_enabled() else 1)
         self.recompute = kept > available_memory(of_x.device) // 2 if recompute is None else recompute
-        self.weights = quadrature(weights, graph, mean=True)
         self.back: Tensor | None = None
         if self.backend == "factored" and not graph.is_sorted and not self.recompute:
             graph, order = graph.by_degree
             of_x, self.back = of_x.index_select(0, order), torch.argsort(order)
         self.graph, self.of_x, self.of_y = graph, of_x, of_y
         self.rho, self.scale = self._measure(dim)
+
+    @torch.no_grad()
+    def _small(self, graph: Graph, of_x: Tensor, of_y: Tensor, dim: int, like: Kernel, dtype: torch.dtype) -> Any:
+        """Where all of it can be done on the chip: how."""
+        if self.backend != "fused" or library.is_transformed() or of_x.dtype != torch.float32:
+            return None
+        from gkn.ops import near
+
+        if not near.fits(like.sizes, of_x.shape[1], max(like.W.shape[1:]), dtype):
+            return None
+        weights, (x, y) = None if self.weights is None else self.weights.float(), self.points
+        return near.Near(graph, of_x, of_y, dim, _inverse(near.mass(x.contiguous(), y.contiguous(), weights, graph)))
 
     @torch.no_grad()
     def _measure(self, dim: int) -> tuple[Tensor, Tensor]:
@@ -61,11 +79,18 @@ class Balls:
         mass = rho if self.weights is None else rho * self.weights.to(kind).index_select(0, graph.src)
         edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
         whole = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
-        tiny = torch.finfo(kind).tiny
-        return rho, torch.where(whole > tiny, 1 / whole.clamp_min(tiny), 0)
+        return rho, _inverse(whole)
 
     def __call__(self, kernel: Kernel, v: Tensor) -> Tensor:
         """Of v on the sources; 0 where nothing is in the ball."""
+        if self.near is not None:
+            if self.weights is not None:
+                v = v * self.weights.to(v.dtype)[:, None]
+            (weight, bias), v = kernel.layers()[0], autocast(v)[0]
+            out: Tensor = _OnChip.apply(  # type: ignore[no-untyped-call]
+                self.near, kernel.first.weight, kernel.first.bias, weight, bias, kernel.W, kernel.B, v
+            )
+            return out
         if self.recompute:
             return self._in_blocks(kernel, v)
         p, q = kernel.parts(self.of_x, self.of_y)
@@ -92,6 +117,55 @@ class Balls:
             backend=self.backend,
         )
         return integral(v) * self.scale.to(v.dtype)[:, None]
+
+
+class _OnChip(torch.autograd.Function):
+    """The integral of a small network, by `gkn.ops.near`. Points and fields are constants."""
+
+    @staticmethod
+    def forward(ctx: Any, near: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
+        *small, v = others
+        with torch.autocast(v.device.type, enabled=False):
+            p, q = _parts_of(near, first, shift)
+            out: Tensor = near.forward(p, q, *(x.to(v.dtype).contiguous() for x in small), v.contiguous())
+        ctx.near = near
+        ctx.save_for_backward(first, shift, *others)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+        near, given = ctx.near, ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody will differentiate once more
+            return None, *differentiable(lambda *some: _on_edges(near, *some), given, d)
+        first, shift, *small, v = given
+        with torch.autocast(v.device.type, enabled=False):
+            p, q = _parts_of(near, first, shift)
+            all_of_them = (x.to(v.dtype).contiguous() for x in small)
+            dp, moved, *rest, dv = near.backward(d.to(v.dtype).contiguous(), p, q, *all_of_them, v.contiguous())
+            of_x = dp.T @ near.of_x
+            found = torch.cat([of_x, of_x + moved], 1), dp.sum(0), *rest
+        return None, *(x.to(like.dtype) for x, like in zip(found, given, strict=False)), dv
+
+
+def _parts_of(near: Any, first: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """The first layer's share of targets and of sources."""
+    of_x, of_y = first.chunk(2, dim=1)
+    return torch.addmm(shift, near.of_x, of_x.T), near.of_y @ of_y.T
+
+
+def _on_edges(near: Any, first: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, W: Tensor, B: Tensor, v: Tensor) -> Tensor:
+    """The same by operations that can be differentiated as often as one likes."""
+    graph, kind = near.graph, v.dtype
+    h = edge_relu(*_parts_of(near, first, shift), graph, dtype=kind, backend="factored")
+    h = linear_relu(h, weight.to(kind), bias.to(kind))
+    rho = window(near.x.index_select(0, graph.targets), near.y.index_select(0, graph.src)).to(kind)
+    return library.kernel_sum(h, W.to(kind), B.to(kind), v, graph, rho, near.scale, "factored")
+
+
+def _inverse(mass: Tensor) -> Tensor:
+    """1 / mass, and 0 where there is nothing in a ball."""
+    tiny = torch.finfo(mass.dtype).tiny
+    return torch.where(mass > tiny, 1 / mass.clamp_min(tiny), 0)
 
 
 def window(x: Tensor, y: Tensor) -> Tensor:

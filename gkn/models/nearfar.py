@@ -169,7 +169,7 @@ class NearFar(nn.Module):
         v = self._lifted(*queries)
         for block, state in zip(self.blocks, states, strict=False):
             assert isinstance(block, _Block)
-            v = block.receive(v, block.slices_of(block.norm(v)), state, near, (0, len(v)))
+            v = block.receive(v, block.slices_of(*autocast(block.norm(v))), state, near, (0, len(v)))
         return self.project(v)
 
     def finish(self, states: Sequence[State]) -> Tensor:
@@ -209,21 +209,18 @@ def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int], split: Split
     return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split([b - a for a, b in pairwise(cuts)])])
 
 
-def _each(
-    product: Callable[[Tensor, Tensor], Tensor], sizes: Sequence[int], p: Tensor, other: Tensor, flat: bool = False
-) -> Tensor:
-    """A product of matrices for every function of a batch: of its rows of p, and its rows of the other, or its other.
-
-    All together where they have equally many points. `flat`: rows for all points come out, not a matrix for each function.
-    """
-    whole = other.ndim == 3
+def _gathered(p: Tensor, v: Tensor, sizes: list[int]) -> Tensor:
+    """p^T v for every function of a batch: (K, a), (K, b) -> (functions, a, b). Together where they have as many points."""
     if len({*sizes}) == 1:
-        p = p.unflatten(0, (len(sizes), -1))
-        found = product(p, other if whole else other.unflatten(0, (len(sizes), -1)))
-        return found.flatten(0, 1) if flat else found
-    parts = zip(p.split([*sizes]), other if whole else other.split([*sizes]), strict=True)
-    found = [product(*part) for part in parts]
-    return torch.cat(found) if flat else torch.stack(found)
+        return torch.bmm(p.unflatten(0, (len(sizes), -1)).mT, v.unflatten(0, (len(sizes), -1)))
+    return torch.stack([some.T @ other for some, other in zip(p.split(sizes), v.split(sizes), strict=True)])
+
+
+def _spread(p: Tensor, far: Tensor, sizes: list[int]) -> Tensor:
+    """p far for every function of a batch: (K, a), (functions, a, b) -> (K, b)."""
+    if len({*sizes}) == 1:
+        return torch.bmm(p.unflatten(0, (len(sizes), -1)), far).flatten(0, 1)
+    return torch.cat([some @ other for some, other in zip(p.split(sizes), far, strict=True)])
 
 
 class _Block(nn.Module):
@@ -231,7 +228,7 @@ class _Block(nn.Module):
         super().__init__()
         width, heads = model.width, model.width // model.head
         self.heads, self.slices, self.head = heads, model.slices, model.head
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)  # whatever follows is linear
         if model.near:
             self.kappa = Kernel(model.dim + len(model.features), model.kernel, width, width)
         if model.far:
@@ -239,31 +236,28 @@ class _Block(nn.Module):
             self.value = nn.Linear(width, width)
             self.query, self.key, self.answer = (nn.Linear(model.head, model.head, bias=False) for _ in range(3))
             self.out = nn.Linear(width, width)
-        self.norm_after = nn.LayerNorm(width)
+        self.norm_after = nn.LayerNorm(width, elementwise_affine=False)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def send(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None = None) -> tuple[State, Tensor | None]:
         """What nodes with these values have for others; and which slices they belong to."""
-        v = self.norm(v)
+        (v,) = autocast(self.norm(v))
         p, lent = self.slices_of(v), v if split is None or not hasattr(self, "kappa") else split.lend(v)
         if p is None:
             return State(lent, None), None
-        share = share.to(v.dtype)[:, None]
-        sizes, weighted = [b - a for a, b in pairwise(cuts)], autocast(v * share)[0]
-        sums = _each(lambda p, v: p.mT @ v, sizes, p, weighted)
-        mass = _each(lambda p, w: p.mT @ w, sizes, p, share.to(p.dtype))
-        tokens = self._tokens(sums, mass, split)
+        sizes, share = [b - a for a, b in pairwise(cuts)], share.to(v.dtype)[:, None]
+        tokens = self._tokens(_gathered(p, v * share, sizes), _gathered(p, share, sizes), split)
         mixed = nn.functional.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.answer(tokens))
-        spread = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
-        return State(lent, torch.einsum("ghsd,whd->ghsw", *autocast(mixed, spread)).flatten(1, 2)), p
+        to_width = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
+        far = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, to_width)) + self.out.bias / self.heads  # slices add up to 1
+        return State(lent, far.flatten(1, 2).to(p.dtype)), p
 
     def receive(self, v: Tensor, p: Tensor | None, state: State, near: Balls | None, cuts: Sequence[int]) -> Tensor:
         """The next values, at points with the values v that belong to the slices p, of what the nodes have."""
         if near is not None:
-            v = v + near(self.kappa, state.v).to(v.dtype)
+            v = v + near(self.kappa, state.v)  # autocast's type and a wider one are the wider
         if state.far is not None and p is not None:
-            sizes = [b - a for a, b in pairwise(cuts)]
-            v = v + (_each(torch.matmul, sizes, p.to(state.far.dtype), state.far, flat=True) + self.out.bias).to(v.dtype)
+            v = v + _spread(p.to(state.far.dtype), state.far, [b - a for a, b in pairwise(cuts)])
         found: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
         return found
 
@@ -271,9 +265,9 @@ class _Block(nn.Module):
         """(K, heads * slices): how much of each point belongs to each slice; in every head they add up to 1."""
         if not hasattr(self, "slice"):
             return None
-        scores: Tensor = self.slice(v)
+        scores: Tensor = self.slice(v).unflatten(1, (self.heads, self.slices))
         with torch.autocast(v.device.type, enabled=False):  # which would have them in float32
-            return scores.unflatten(1, (self.heads, self.slices)).softmax(-1).flatten(1)
+            return scores.softmax(-1).flatten(1)
 
     def _tokens(self, sums: Tensor, mass: Tensor, split: Split | None) -> Tensor:
         """(functions, heads, slices, head): means of values over slices, of sums of v (functions, heads * slices, width).
@@ -288,4 +282,5 @@ class _Block(nn.Module):
             both = split.sum(torch.cat([values.to(kind), mass], -1))
             values, mass = both[..., :-1], both[..., -1:]
         share = mass / (mass + EMPTY)  # 1, but for slices that are empty
-        return values / (mass + EMPTY) + share * self.value.bias.unflatten(0, (self.heads, 1, self.head))
+        tokens: Tensor = values / (mass + EMPTY) + share * self.value.bias.unflatten(0, (self.heads, 1, self.head))
+        return tokens

@@ -7,23 +7,13 @@ block of targets at a time.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from gkn.ops.last import Found, Last
-
-
-@triton.jit
-def _dot(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a b. The interpreter is numpy, which has no products of bf16: there they are done in float32, which holds them."""
-    if PRECISION == "emulate":
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
-    return tl.dot(a, b, acc, input_precision=PRECISION)
+from gkn.ops.tiles import dot, launch, parts_of, power, precision
 
 
 @triton.jit
@@ -47,7 +37,7 @@ def _outer(
         H = tl.load(h + e[:, None] * k + ks[None, :], mask=there[:, None] & (ks < k)[None, :], other=0.0)
         if RHO:
             V = (V.to(tl.float32) * tl.load(rho + e, mask=there, other=0.0).to(tl.float32)[:, None]).to(v.dtype.element_ty)
-        acc = _dot(tl.trans(H), V, acc, PRECISION)
+        acc = dot(tl.trans(H), V, acc, PRECISION)
         total += tl.sum(V.to(tl.float32), 0)
     by = tl.load(scale + x).to(tl.float32)
     place = sums + x * stride + ks[:, None] * n + ns[None, :]
@@ -87,7 +77,7 @@ def _outer_short(
     for first in range(part * size, min(part * size + size, k), BK):
         ks = first + tl.arange(0, BK)
         H = tl.load(h + e[:, None] * k + ks[None, :], mask=there[:, None] & (ks < k)[None, :], other=0.0)
-        acc = _dot(tl.trans(H), V, tl.zeros((BK, BN), tl.float32), PRECISION) * by
+        acc = dot(tl.trans(H), V, tl.zeros((BK, BN), tl.float32), PRECISION) * by
         place = sums + x * stride + ks[:, None] * n + ns[None, :]
         tl.store(place, acc.to(sums.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
     if part == 0:
@@ -124,8 +114,8 @@ def _spread(
             D = tl.load(tile, mask=inside, other=0.0)
             place, known = e[:, None] * k + ks[None, :], there[:, None] & (ks < k)[None, :]
             H = tl.load(h + place, mask=known, other=0.0)
-            m = _dot(H, D, m, PRECISION)
-            g = _dot(V, tl.trans(D), tl.zeros((BE, BK), tl.float32), PRECISION) * by
+            m = dot(H, D, m, PRECISION)
+            g = dot(V, tl.trans(D), tl.zeros((BE, BK), tl.float32), PRECISION) * by
             if ADD:
                 g += tl.load(dh + place, mask=known, other=0.0).to(tl.float32)
             if GATE:
@@ -161,9 +151,9 @@ def _through(
         Q = tl.load(q + y[:, None] * c + cs[None, :], mask=there[:, None] & (cs < c)[None, :], other=0.0).to(tl.float32)
         V = tl.load(v + y[:, None] * n + ns[None, :], mask=there[:, None] & (ns < n)[None, :], other=0.0)
         z = P[None, :] + Q
-        H = _dot(tl.where(z <= 0, 0.0, z).to(kind), M, tl.zeros((BE, BK), tl.float32), PRECISION) + b[None, :]
+        H = dot(tl.where(z <= 0, 0.0, z).to(kind), M, tl.zeros((BE, BK), tl.float32), PRECISION) + b[None, :]
         H = tl.where(H <= 0, 0.0, H).to(kind)
-        acc = _dot(tl.trans(H), V, acc, PRECISION)
+        acc = dot(tl.trans(H), V, acc, PRECISION)
         total += tl.sum(V.to(tl.float32), 0)
     by = tl.load(scale + x).to(tl.float32)
     place = sums + x * stride + ks[:, None] * n + ns[None, :]
@@ -225,47 +215,6 @@ def _segment_sum(
 THROUGH = 128, 4  # how many k at a time, and by how many warps
 
 
-@lru_cache
-def _power(n: int, least: int, most: int) -> int:
-    return min(max(1 << (max(n, 1) - 1).bit_length(), least), most)
-
-
-_known: dict[Any, Any] = {}
-
-
-def _launch(
-    kernel: Any,
-    programs: int,
-    tensors: tuple[Tensor, ...],
-    numbers: tuple[int, ...],
-    constants: tuple[Any, ...],
-    num_warps: int = 4,
-    num_stages: int = 3,
-) -> None:
-    """kernel[(programs,)](*tensors, *numbers, *constants). Triton works out at every call which of its compiled kernels is
-    meant, in more time than a small batch takes to compute; all that this depends on is in `key`."""
-    if tensors[0].device.type == "cpu":  # interpreted
-        kernel[(programs,)](*tensors, *numbers, *constants)
-        return
-    kinds = [(tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors]
-    key = kernel.__name__, torch.cuda.current_device(), numbers, constants, num_warps, num_stages, *kinds
-    known = _known.get(key)
-    if known is None:
-        _known[key] = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps, num_stages=num_stages)
-    else:
-        known[(programs, 1, 1)](*tensors, *numbers, *constants)
-
-
-def _precision(x: Tensor) -> str:
-    """Where float32 products may be done in tf32, these are done in three of them: Triton cuts numbers off where cuBLAS rounds
-    them, and here memory is the limit, not arithmetic."""
-    if x.device.type == "cpu":
-        return "ieee" if x.dtype == torch.float32 else "emulate"
-    if x.dtype != torch.float32:
-        return "ieee"
-    return "tf32x3" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-
-
 def forward(
     h: Tensor,
     last: Last,
@@ -279,15 +228,10 @@ def forward(
     relu: bool = False,
 ) -> Tensor:
     out = v.new_empty(scale.shape[0], last.rows.shape[1])
-    for part in _parts(scale.shape[0], block):
+    for part in parts_of(scale.shape[0], block):
         sums = _sums(h, last, v, ptr, src, rho, scale, part, max_degree)
         torch.mm(sums, last.rows, out=out if part is None else out[part])
     return out.relu_() if relu else out
-
-
-def _parts(total: int, block: int) -> list[slice] | list[None]:
-    """Blocks of targets; None is all of them, which spares the slicing: launches must keep up with a fast GPU."""
-    return [None] if 0 < total <= block else [slice(i, min(i + block, total)) for i in range(0, total, block)]
 
 
 def _sums(
@@ -306,19 +250,19 @@ def _sums(
     if part is not None:
         ptr, scale, own = ptr[part.start : part.stop + 1], scale[part], v[part] if step else v
     X, k, n, rows = scale.shape[0], h.shape[1], v.shape[1], last.rows.shape[0]
-    sums, BN = v.new_empty(X, rows), _power(n, 16, 256)
+    sums, BN = v.new_empty(X, rows), power(n, 16, 256)
     tensors = h, v, own, v if rho is None else rho, scale, ptr, src, sums
     short = h.element_size() <= 2
     if max_degree <= (128 if short else 64) and BN <= 64:
-        BE = _power(max_degree, 16, 128)
-        BK = _power(k, 16, 128 if BE <= 64 and short else 64)
+        BE = power(max_degree, 16, 128)
+        BK = power(k, 16, 128 if BE <= 64 and short else 64)
         splits = 1 if X >= 2048 else max(1, min(4, k // BK))
-        constants = rho is not None, step, BE, BK, BN, _precision(v)
-        _launch(_outer_short, X * splits, tensors, (k, n, rows, splits), constants)
+        constants = rho is not None, step, BE, BK, BN, precision(v)
+        launch(_outer_short, X * splits, tensors, (k, n, rows, splits), constants)
     else:
-        BE, BK = 64 if short else 16, _power(k, 16, 128 if BN <= 64 else 64 if BN <= 128 else 16)
-        constants = rho is not None, step, BE, BK, BN, _precision(v)
-        _launch(_outer, X * triton.cdiv(k, BK), tensors, (k, n, rows), constants, num_stages=2)
+        BE, BK = 64 if short else 16, power(k, 16, 128 if BN <= 64 else 64 if BN <= 128 else 16)
+        constants = rho is not None, step, BE, BK, BN, precision(v)
+        launch(_outer, X * triton.cdiv(k, BK), tensors, (k, n, rows), constants, num_stages=2)
     return sums
 
 
@@ -344,18 +288,18 @@ def backward(
     (k, n, _), rows = last.W.shape, last.rows
     dm = v.new_empty(src.shape[0], n)
     plus = None if last.own is None else v.new_empty(scale.shape[0], n)
-    BN = _power(n, 16, 256)
-    BK = _power(k, 16, 64 if BN <= 128 else 16)
+    BN = power(n, 16, 256)
+    BK = power(k, 16, 64 if BN <= 128 else 16)
     BE = 16 if max_degree <= 32 or BN > 128 else 64 if h.element_size() <= 2 else 32
     chunks = triton.cdiv(max(max_degree, 1), BE)
-    for part in _parts(scale.shape[0], block):
+    for part in parts_of(scale.shape[0], block):
         sums = _sums(h, last, v, ptr, src, rho, scale, part, max_degree)
         some, by, offsets = (d, scale, ptr) if part is None else (d[part], scale[part], ptr[part.start : part.stop + 1])
         found.add(0, sums, some)
         torch.mm(some, rows.T, out=sums)
         tensors = sums, h, v, v if rho is None else rho, by, offsets, src, dh, dm
-        constants = rho is not None, add, close, BE, BK, BN, _precision(v)
-        _launch(_spread, sums.shape[0] * chunks, tensors, (k, n, rows.shape[0], chunks), constants)
+        constants = rho is not None, add, close, BE, BK, BN, precision(v)
+        launch(_spread, sums.shape[0] * chunks, tensors, (k, n, rows.shape[0], chunks), constants)
         if plus is not None and part is None:
             plus = sums[:, k * n + n : k * n + 2 * n]
         elif plus is not None:
@@ -383,25 +327,25 @@ def through(
     """`forward` of h = relu(weight relu(p + q) + bias), without h."""
     (k, c), n = weight.shape, v.shape[1]
     out, rows = v.new_empty(len(scale), last.W.shape[2]), len(last.rows)
-    BK, warps = (_power(k, 16, THROUGH[0]), THROUGH[1]) if v.element_size() <= 2 else (_power(k, 16, 128), 8)
+    BK, warps = (power(k, 16, THROUGH[0]), THROUGH[1]) if v.element_size() <= 2 else (power(k, 16, 128), 8)
     for start in range(0, len(scale), block):
         stop = min(start + block, len(scale))
         sums = v.new_empty(stop - start, rows)
         tensors = p[start:stop], q, weight, bias, v, scale[start:stop], ptr[start : stop + 1], src, sums
-        constants = 64 if v.element_size() <= 2 else 32, _power(c, 16, 128), BK, _power(n, 16, 64), _precision(v)
+        constants = 64 if v.element_size() <= 2 else 32, power(c, 16, 128), BK, power(n, 16, 64), precision(v)
         programs = (stop - start) * triton.cdiv(k, BK)
-        _launch(_through, programs, tensors, (c, k, n, rows), constants, num_warps=warps, num_stages=2)
+        launch(_through, programs, tensors, (c, k, n, rows), constants, num_warps=warps, num_stages=2)
         torch.mm(sums, last.rows, out=out[start:stop])
     return out
 
 
 def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype, max_degree: int) -> Tensor:
     out = q.new_empty(len(src), q.shape[1], dtype=dtype)
-    BC, edges = _power(q.shape[1], 16, 512), _power(max_degree // 1024, 128, 2**20)
+    BC, edges = power(q.shape[1], 16, 512), power(max_degree // 1024, 128, 2**20)
     tiles, chunks = triton.cdiv(q.shape[1], BC), triton.cdiv(max_degree, edges)
     if src.shape[0]:
         tensors, numbers = (p, q, ptr, src, out), (q.shape[1], tiles, chunks)
-        _launch(_edge_relu, p.shape[0] * tiles * chunks, tensors, numbers, (edges, 8, BC))
+        launch(_edge_relu, p.shape[0] * tiles * chunks, tensors, numbers, (edges, 8, BC))
     return out
 
 
@@ -423,10 +367,10 @@ def segment_sum(
 ) -> Tensor:
     rows, columns = ptr.shape[0] - 1, values.shape[1]
     out = values.new_empty(rows, columns, dtype=dtype or values.dtype)
-    BC = _power(columns, 16, 128)
+    BC = power(columns, 16, 128)
     if rows:
         others = [values if given is None else given for given in (gate, plus, door)]
         tensors = values, *others, ptr, ptr if order is None else order, out
         constants = order is not None, gate is not None, plus is not None, door is not None, 16, BC
-        _launch(_segment_sum, rows * triton.cdiv(columns, BC), tensors, (columns, others[1].stride(0)), constants)
+        launch(_segment_sum, rows * triton.cdiv(columns, BC), tensors, (columns, others[1].stride(0)), constants)
     return out

@@ -1,0 +1,139 @@
+"""gkn.ops.near, in Triton's interpreter: small kernel networks whose edges are never in memory."""
+
+import pytest
+import torch
+
+from gkn.graph import Graph
+from gkn.models import NearFar
+from gkn.models.balls import Balls, features
+from gkn.models.kernel import Kernel
+from gkn.neighbors import radius_graph
+from gkn.ops import near
+
+R = 0.4
+
+
+def case(rng, targets=None, sources=20, dim=2, n=6, m=9, hidden=(7, 3), dtype=torch.float32):
+    """A graph with its features, a kernel, and v: targets None: the sources themselves."""
+    y = torch.rand(sources, dim, generator=rng, dtype=torch.float64)
+    x = y if targets is None else torch.rand(targets, dim, generator=rng, dtype=torch.float64)
+    graph = radius_graph(y, r=R) if targets is None else radius_graph(y, x, R)
+    ay = torch.randn(sources, 2, generator=rng)
+    ax = ay if targets is None else torch.randn(targets, 2, generator=rng)
+    torch.manual_seed(int(torch.randint(2**31, (), generator=rng)))
+    kernel = Kernel(dim + 1, hidden, n, m).to(dtype)
+    of = [features(p.to(dtype), a.to(dtype), R, (0,)) for p, a in ((x, ax), (y, ay))]
+    v = torch.randn(sources, n, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
+    return graph, of, dim, kernel, v, torch.rand(sources, generator=rng) + 0.5
+
+
+def passes(graph, of, dim, kernel, v, weights, backend, d=None):
+    """What comes out, and all gradients."""
+    balls = Balls(graph, *of, dim, weights, kernel, 1, recompute=False, backend=backend)
+    assert (balls.near is not None) == (backend == "fused")
+    out = balls(kernel, v)
+    d = torch.ones_like(out) if d is None else d.to(out.dtype)
+    return [out, *torch.autograd.grad(out, [v, *kernel.parameters()], d)]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"targets": 9},
+        {"dim": 1, "hidden": (16, 16)},
+        {"dim": 3, "n": 17, "m": 1},
+        {"sources": 1},
+        {"targets": 1, "hidden": (1, 1)},
+    ],
+)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_it_is_the_sum_over_edges(rng, sizes, weighted):
+    graph, of, dim, kernel, v, weights = case(rng, **sizes)
+    weights = weights if weighted else None
+    d = torch.randn(graph.num_targets, kernel.W.shape[2], generator=rng)
+    found, wanted = (passes(graph, of, dim, kernel, v, weights, backend, d) for backend in ("fused", "factored"))
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_in_parts_and_by_few_programs(rng, monkeypatch):
+    given = case(rng, sources=23)
+    whole = passes(*given, "fused")
+    monkeypatch.setattr(near, "BLOCK_BYTES", 4 * 4 * (3 * 6 + 6))
+    monkeypatch.setattr(near, "PROGRAMS", 3)
+    for a, b in zip(passes(*given, "fused"), whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_target_with_nothing_in_its_ball(rng):
+    graph, of, dim, kernel, v, weights = case(rng)
+    nobody = Graph(torch.cat([graph.ptr, graph.ptr[-1:]]), graph.src, graph.num_sources)
+    of[0] = torch.cat([of[0], of[0][:1] + 100])
+    out, dv, *slopes = passes(nobody, of, dim, kernel, v, weights, "fused")
+    before = passes(graph, [of[1], of[1]], dim, kernel, v, weights, "fused")
+    assert not out[-1].any()
+    for a, b in zip((out[:-1], dv, *slopes), before, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    none = Graph(torch.zeros(1, dtype=torch.int64), graph.src[:0], graph.num_sources)
+    assert passes(none, [of[0][:0], of[1]], dim, kernel, v, weights, "fused")[0].shape == (0, 9)
+
+
+def test_bf16_is_as_exact_as_the_other_way(rng):
+    """Each beside float64: what it does on the chip costs no digits."""
+    graph, of, dim, kernel, v, weights = case(rng, sources=40)
+    exact = Kernel(dim + 1, (7, 3), 6, 9).double()
+    exact.load_state_dict(kernel.state_dict())
+    d = torch.randn(40, 9, generator=rng).bfloat16()
+    wide = [x.double() for x in of], dim, exact, v.detach().double().requires_grad_(), weights.double()
+    right = passes(graph, *wide, "factored", d)
+    off = {}
+    for backend in ("fused", "factored"):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = passes(graph, of, dim, kernel, v, weights, backend, d)
+        off[backend] = [((a - b).norm() / b.norm()).item() for a, b in zip(found, right, strict=True)]
+    assert max(off["fused"]) < 0.03
+    assert sum(off["fused"]) < 2 * sum(off["factored"])
+
+
+def test_second_derivatives(rng):
+    graph, of, dim, kernel, v, weights = case(rng, sources=12)
+    found = {}
+    for backend in ("fused", "factored"):
+        out = Balls(graph, *of, dim, weights, kernel, 1, recompute=False, backend=backend)(kernel, v)
+        (dv,) = torch.autograd.grad(out.square().sum(), v, create_graph=True)
+        found[backend] = torch.autograd.grad(dv.square().sum(), [v, *kernel.parameters()])
+    for a, b in zip(found["fused"], found["factored"], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_what_does_not_fit_is_done_otherwise(rng):
+    assert near.fits((32, 8), 4, 128, torch.bfloat16)
+    for sizes, count, width, dtype in (
+        ((128, 8), 4, 64, torch.float32),
+        ((32,), 4, 64, torch.float32),
+        ((32, 64), 4, 64, torch.float32),
+        ((32, 8), 17, 64, torch.float32),
+        ((32, 8), 4, 129, torch.float32),
+        ((32, 8), 4, 64, torch.float64),
+    ):
+        assert not near.fits(sizes, count, width, dtype)
+    graph, of, dim, kernel, _, weights = case(rng, sources=8, hidden=(65, 2))
+    assert Balls(graph, *of, dim, weights, kernel, 1, backend="fused").near is None
+
+
+def test_a_network_of_them(rng):
+    """All of NearFar, queries included."""
+    x = torch.rand(20, 2, generator=rng, dtype=torch.float64)
+    a, graph = torch.randn(20, 2, generator=rng), radius_graph(x, r=R)
+    found = {}
+    for backend in ("fused", "factored"):
+        torch.manual_seed(0)
+        model = NearFar(2, 2, 1, width=8, blocks=2, slices=3, head=4, kernel=(6, 3), radius=R, backend=backend)
+        states = model.states(graph, x.float(), a)
+        nodes = x.float(), a
+        at = model.at(states, radius_graph(x, x[:5] + 0.01, R), (x[:5].float() + 0.01, a[:5]), nodes)
+        loss = model.finish(states).square().sum() + at.square().sum()
+        found[backend] = [model.finish(states), at, *torch.autograd.grad(loss, [*model.parameters()])]
+    for one, other in zip(found["fused"], found["factored"], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
