@@ -12,16 +12,17 @@ from gkn.dataset import BadNumbers
 from gkn.durable import canonical
 from gkn.evaluate import Errors, Sampled
 from gkn.operator import Exact, Partition, Support
-from gkn.paper import figures, green, work
+from gkn.paper import figures, green
 from gkn.paper.report import Result, results_of, slope_of, write_pages
 from gkn.paper.reproduce import NAMES, RunsFailed, cells, chosen, reproduce
 from gkn.paper.scale import SCALES, cells_of
-from gkn.paper.spec import Data, Run, Training, plain
 from gkn.paper.tables import CAUSES, CHANGES, TABLES, kernel_of, table_named
 from gkn.paper.trends import EDGES, TRENDS
-from gkn.paper.work import Blurred, Place, do_all, edges_of, judged_on
 from gkn.recipes import RECIPES
 from gkn.rules import Nystrom, Radius
+from gkn.runs import work
+from gkn.runs.spec import Data, Run, Training, plain
+from gkn.runs.work import Blurred, Place, do_all, edges_of, judged_on
 
 PAPER, SMOKE = SCALES["paper"], SCALES["smoke"]
 PRINTED = json.loads(Path(__file__).with_name("paper_tables.json").read_text())  # typed by somebody else

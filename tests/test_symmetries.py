@@ -13,9 +13,9 @@ from gkn.evaluate import relative_l2
 from gkn.generate import Darcy, make_dataset
 from gkn.models import GKN
 from gkn.operator import Operator
-from gkn.paper.spec import plain
 from gkn.recipes import RECIPES, Recipe, differences
 from gkn.rules import Radius
+from gkn.runs.spec import plain
 from gkn.symmetries import Symmetries
 from gkn.train import fit
 

@@ -15,7 +15,7 @@ from gkn.cli.learn import Device, device_named
 from gkn.cli.shell import Config, console, plain
 from gkn.paper.reproduce import NAMES, RECIPES, only_pages, reproduce
 from gkn.paper.scale import MOST_SEEDS, SCALES
-from gkn.paper.work import Place
+from gkn.runs.work import Place
 
 
 def reproduce_(

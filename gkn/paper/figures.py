@@ -20,11 +20,11 @@ from gkn.fields import GaussianField, stream, two_phase
 from gkn.operator import CARD, Exact, Operator, Support
 from gkn.paper import draw, green
 from gkn.paper.scale import Scale, cells_of
-from gkn.paper.spec import Training, plain
 from gkn.paper.tables import table_named
-from gkn.paper.work import Place, fitted, make_data, samples_of, where
 from gkn.pretrained import FOLDER, pretrained
 from gkn.rules import draw_nodes
+from gkn.runs.spec import Training, plain
+from gkn.runs.work import Place, fitted, make_data, samples_of, where
 
 Numbers = dict[str, Any]
 Arrays = dict[str, Tensor]

@@ -8,17 +8,16 @@ import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from gkn.durable import digest, make_folder, write
+from gkn.durable import digest
 from gkn.paper.figures import FIGURES, key_of, numbers_of, pictures
 from gkn.paper.scale import MOST_SEEDS, Cell, Scale, cells_of
 from gkn.paper.tables import CAUSES, CHANGES, TABLES, Table
 from gkn.paper.trends import TRENDS
-from gkn.paper.work import ELAPSED, Place
-from gkn.report import Page
+from gkn.runs.document import Document
+from gkn.runs.work import ELAPSED, Place
 
 CLOSE = 0.15
 TITLE = "The tables and figures of the Graph Kernel Network paper, by gkn"
@@ -61,49 +60,6 @@ class Result:
         """Ours, the paper's, and the difference."""
         percent = "" if self.difference is None else f", {100 * self.difference:+.0f} %"
         return f"{self.text} ({self.printed:.4f}{percent})"
-
-
-class Document:
-    """Blocks, written as Markdown and as HTML."""
-
-    def __init__(self, title: str) -> None:
-        self.page, self.lines = Page(title), [f"# {title}", ""]
-
-    def heading(self, text: str) -> None:
-        self.page.heading(text)
-        self.lines += [f"## {text}", ""]
-
-    def text(self, text: str, small: bool = False) -> None:
-        self.page.text(text, small)
-        self.lines += [text.replace("<", "&lt;"), ""]
-
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self.page.table(header, rows)
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
-        self.lines += [
-            f"| {' | '.join(cells[0])} |",
-            "|" + "---|" * len(header),
-            *(f"| {' | '.join(r)} |" for r in cells[1:]),
-            "",
-        ]
-
-    def more(self, summary: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table that is folded up."""
-        self.page.begin_details(summary)
-        self.lines += ["<details>", f"<summary>{escape(summary)}</summary>", ""]
-        self.table(header, rows)
-        self.page.end_details()
-        self.lines += ["</details>", ""]
-
-    def picture(self, path: str, what: str) -> None:
-        self.page.link_picture(path, what)
-        self.lines += [f"![{what}]({path})", "", f"[PDF]({path.removesuffix('.png')}.pdf)", ""]
-
-    def write(self, folder: Path) -> Path:
-        make_folder(folder)
-        self.page.write(folder / "index.html")
-        write(folder / "README.md", ("\n".join(self.lines)).encode())
-        return folder / "index.html"
 
 
 def results_of(table: Table, recipe: str, scale: Scale, place: Place) -> list[Result]:

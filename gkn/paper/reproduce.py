@@ -9,7 +9,7 @@ from typing import Any
 from gkn.paper import figures, report
 from gkn.paper.scale import SCALES, Cell, Scale, cells_of
 from gkn.paper.tables import CAUSES, TABLES
-from gkn.paper.work import FAILURES, Place, Progress, do_all, elapsed
+from gkn.runs.work import FAILURES, Place, Progress, do_all, elapsed
 
 RECIPES = tuple(report.RECIPES)
 NAMES = (*(table.name for table in TABLES), CAUSES.name, *figures.FIGURES)

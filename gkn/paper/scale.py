@@ -9,10 +9,10 @@ from typing import Any
 from gkn.baselines import BASELINES
 from gkn.evaluate import Sampled, Test
 from gkn.operator import Exact, Partition, Support
-from gkn.paper.spec import Data, Run, Training
 from gkn.paper.tables import CHANGES, Setting, Table, kernel_of
 from gkn.recipes import NETWORKS, RECIPES, SMOOTHING
 from gkn.rules import Nystrom, Radius, Rule
+from gkn.runs.spec import Data, Run, Training
 
 
 @dataclass(frozen=True)

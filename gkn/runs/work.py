@@ -31,8 +31,8 @@ from gkn.generate import WorkerLost, make_dataset, recipe
 from gkn.machine import commit, machine
 from gkn.models import MODELS
 from gkn.operator import Exact, How, Operator
-from gkn.paper.spec import Data, Run, Training, plain
 from gkn.rules import Nystrom, Radius
+from gkn.runs.spec import Data, Run, Training, plain
 from gkn.storage import versions
 from gkn.train import OPERATOR, fit, load, products
 
