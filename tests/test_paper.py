@@ -304,7 +304,7 @@ def test_pages_of_somebody_else_are_left_alone(tmp_path):
     here = place(tmp_path)
     here.results.mkdir()
     (here.results / "README.md").write_text("# my project")
-    with pytest.raises(ValueError, match=r"README.md is there already and was not made by gkn reproduce"):
+    with pytest.raises(ValueError, match=r"README.md is there already and was not made by gkn"):
         reproduce(["methods"], here, scale="smoke")
     assert (here.results / "README.md").read_text() == "# my project"
 

@@ -11,7 +11,7 @@ import torch
 import typer
 
 import gkn
-from gkn.cli import data, demo, learn, reproduce
+from gkn.cli import beyond, data, demo, learn, reproduce
 from gkn.cli.shell import console, errors, plain
 from gkn.generate import WorkerLost
 from gkn.pde import NotConverged
@@ -25,6 +25,7 @@ app.command("eval")(learn.evaluate)
 app.command("predict")(learn.predict)
 app.command("info")(learn.info)
 app.command("reproduce")(reproduce.reproduce_)
+app.command("beyond")(beyond.beyond)
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ import typer
 from gkn.cli.learn import Device, device_named
 from gkn.cli.shell import Config, console, plain
 from gkn.paper.reproduce import NAMES, RECIPES, only_pages, reproduce
-from gkn.paper.scale import MOST_SEEDS, SCALES
-from gkn.runs.work import Place
+from gkn.paper.scale import SCALES
+from gkn.runs.work import MOST_SEEDS, Place
 
 
 def reproduce_(

@@ -6,18 +6,17 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gkn.durable import digest
 from gkn.paper.figures import FIGURES, key_of, numbers_of, pictures
-from gkn.paper.scale import MOST_SEEDS, Cell, Scale, cells_of
+from gkn.paper.scale import Cell, Scale, cells_of
 from gkn.paper.tables import CAUSES, CHANGES, TABLES, Table
 from gkn.paper.trends import TRENDS
 from gkn.runs.document import Document
-from gkn.runs.work import ELAPSED, Place
+from gkn.runs.work import ELAPSED, Place, seeds_of
 
 CLOSE = 0.15
 TITLE = "The tables and figures of the Graph Kernel Network paper, by gkn"
@@ -64,7 +63,7 @@ class Result:
 
 def results_of(table: Table, recipe: str, scale: Scale, place: Place) -> list[Result]:
     """Of every cell, and of every way to judge it, all seeds there are."""
-    by_seed = [cells_of(table, recipe, scale, seed) for seed in _seeds(place)]
+    by_seed = [cells_of(table, recipe, scale, seed) for seed in seeds_of(place)]
     found = []
     for cells in zip(*by_seed, strict=True):
         runs = {cell.run.hash: cell.run for cell in cells}  # one, where nothing is drawn
@@ -75,29 +74,12 @@ def results_of(table: Table, recipe: str, scale: Scale, place: Place) -> list[Re
     return found
 
 
-def _seeds(place: Place) -> list[int]:
-    """Those of which there may be results: 0, and as many more as there are results with a seed at all."""
-    most = 0
-    for path in (place.results / "cells").glob("*.json"):
-        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            most = max(most, int(json.loads(path.read_text())["run"]["training"]["seed"]))
-    return [*range(min(most + 1, MOST_SEEDS))]
-
-
 def own_way(results: Sequence[Result]) -> list[Result]:
     """One result a cell: the first way that there is."""
     first: dict[tuple[int, int], Result] = {}
     for each in results:
         first.setdefault((each.cell.row, each.cell.column), each)
     return [*first.values()]
-
-
-def check_own(folder: Path) -> None:
-    """Pages that somebody else wrote are not overwritten."""
-    for name in ("README.md", "index.html"):
-        path = folder / name
-        if path.exists() and TITLE not in path.read_text(errors="replace")[:400]:
-            raise ValueError(f"{path} is there already and was not made by gkn reproduce; choose another folder with --out")
 
 
 def write_pages(place: Place, scale: Scale) -> Path:

@@ -9,14 +9,11 @@ from typing import Any
 from gkn.paper import figures, report
 from gkn.paper.scale import SCALES, Cell, Scale, cells_of
 from gkn.paper.tables import CAUSES, TABLES
-from gkn.runs.work import FAILURES, Place, Progress, do_all, elapsed
+from gkn.runs.document import check_own
+from gkn.runs.work import FAILURES, Place, Progress, RunsFailed, do_all, elapsed
 
 RECIPES = tuple(report.RECIPES)
 NAMES = (*(table.name for table in TABLES), CAUSES.name, *figures.FIGURES)
-
-
-class RunsFailed(ValueError):
-    """Some of it could not be done; the rest was, and is kept."""
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -56,7 +53,7 @@ def reproduce(
     under   further seeds only of cells whose first took fewer seconds to train; None: of all
     """
     size, wanted = SCALES[scale], chosen(names)
-    report.check_own(place.results)
+    check_own(place.results, report.TITLE)
     drawn = [name for name in wanted if name in figures.FIGURES]
     trainings = [
         training for name in drawn if _missing(name, size, place) for training in figures.FIGURES[name].trainings(size)
@@ -75,9 +72,7 @@ def reproduce(
                 progress(done, len(drawn), name)
     page = report.write_pages(place, size)
     if failed:
-        raise RunsFailed(
-            f"the pages are made, but {len(failed)} of all that was asked for could not be done: {'; '.join(failed)}"
-        )
+        raise RunsFailed(failed)
     return page
 
 
@@ -87,7 +82,7 @@ def _is_quick(known: dict[str, Any] | None, under: float | None) -> bool:
 
 def only_pages(place: Place, scale: str) -> Path:
     """The pages of what is there; the path of index.html."""
-    report.check_own(place.results)
+    check_own(place.results, report.TITLE)
     return report.write_pages(place, SCALES[scale])
 
 

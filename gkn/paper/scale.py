@@ -51,7 +51,6 @@ class Scale:
         return (finest - 1) // (s - 1)
 
 
-MOST_SEEDS = 5
 MOST = 6_000
 """Steps of the paper's recipe, unless a table says otherwise: what is affordable."""
 _SAME = {10: 10, 100: 100, 1000: 1000, 1024: 1024}

@@ -51,3 +51,11 @@ class Document:
         self.page.write(folder / "index.html")
         write(folder / "README.md", ("\n".join(self.lines)).encode())
         return folder / "index.html"
+
+
+def check_own(folder: Path, title: str) -> None:
+    """Pages that somebody else wrote are not overwritten."""
+    for name in ("README.md", "index.html"):
+        path = folder / name
+        if path.exists() and title not in path.read_text(errors="replace")[:400]:
+            raise ValueError(f"{path} is there already and was not made by gkn; choose another folder with --out")

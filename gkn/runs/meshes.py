@@ -36,13 +36,13 @@ def scattered(dataset: Dataset, side: int, seed: int = 0) -> Dataset:
     if not isinstance(grid, Grid) or grid.dim != 2:
         raise ValueError(f"scattered: samples on {grid}; needed a grid in the plane")
     mesh = unstructured(side, seed)
-    axes = [np.linspace(grid.lower[i], grid.upper[i], grid.shape[i]) for i in range(2)]
+    axis = np.linspace(0, 1, grid.size)
     fields = {}
     for name in (*dataset.inputs, *dataset.outputs):
         found = []
         for i in range(len(dataset)):
             image = dataset.value(name, i).cpu().double().reshape(grid.shape).numpy()
             way = "nearest" if len(np.unique(image)) <= 2 else "linear"
-            found.append(torch.from_numpy(RegularGridInterpolator(axes, image, method=way)(mesh.points.numpy())))
+            found.append(torch.from_numpy(RegularGridInterpolator((axis, axis), image, method=way)(mesh.points.numpy())))
         fields[name] = torch.stack(found)
-    return Dataset(mesh, **fields).using(dataset.inputs, dataset.outputs)
+    return Dataset.of(mesh, fields, dataset.outputs)

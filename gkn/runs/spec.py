@@ -66,7 +66,8 @@ class Run:
     every      the stride to the grid that is judged on
     how        as of `relative_l2`
     functions  so many of them
-    on         test; train: the pairs it learned from; fresh: as many of another seed, which nobody ever looked at
+    on         test; train: the pairs it learned from; fresh: as many of another seed, which nobody ever looked at; mesh: the
+               test functions on an unstructured mesh of about as many points as every k-th of the grid
     blur       pixels of a Gaussian over the answers, which the authors applied and did not mention
     """
 

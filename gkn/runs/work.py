@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from gkn.machine import commit, machine
 from gkn.models import MODELS
 from gkn.operator import Exact, How, Operator
 from gkn.rules import Nystrom, Radius
+from gkn.runs.meshes import scattered
 from gkn.runs.spec import Data, Run, Training, plain
 from gkn.storage import versions
 from gkn.train import OPERATOR, fit, load, products
@@ -40,6 +41,15 @@ Progress = Callable[[int, int, str], None]
 COUNTED = 20  # graphs whose edges are counted
 FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, ImportError, OSError)
 ELAPSED = "elapsed.jsonl"
+
+
+class RunsFailed(ValueError):
+    """Some of it could not be done; the rest was, and is kept."""
+
+    def __init__(self, failed: Sequence[str]) -> None:
+        super().__init__(
+            f"the pages are made, but {len(failed)} of all that was asked for could not be done: {'; '.join(failed)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,18 @@ def elapsed(place: Place, scale: str, recipes: Sequence[str]) -> Iterator[None]:
             file.write(json.dumps(line, sort_keys=True) + "\n")
 
 
+MOST_SEEDS = 5
+
+
+def seeds_of(place: Place) -> list[int]:
+    """Those of which there may be results: 0, and as many more as there are results with a seed at all."""
+    most = 0
+    for path in (place.results / "cells").glob("*.json"):
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            most = max(most, int(json.loads(path.read_text())["run"]["training"]["seed"]))
+    return [*range(min(most + 1, MOST_SEEDS))]
+
+
 def where(place: Place) -> dict[str, Any]:
     """How a result came about."""
     here = {"device": place.device, "jobs": place.jobs, "machine": machine(), "versions": versions(), "commit": commit()}
@@ -177,7 +199,7 @@ def do(training: Training, runs: list[Run], place: Place) -> str:
             continue
         peak = torch.cuda.max_memory_allocated() if cuda else None  # a process's own peak is no run's
         seconds = {"fit": about["seconds"], "with set-up": took, "judge": time.perf_counter() - start}
-        more = {"steps": about["steps"], "peak_bytes": peak, "edges": edges_of(run)}
+        more = {"steps": about["steps"], "peak_bytes": peak, "edges": edges_of(run), "parameters": about.get("parameters")}
         _write(run, place, {"error": errors, "seconds": seconds, **more})
         shown.append(f"{errors['mean']:.4f}")
     return f"{training.method} {describe(training)}: {' '.join(shown)} ({took:.0f} s)"
@@ -230,12 +252,13 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
 
 def _effort(operator: Operator) -> dict[str, Any]:
     metrics = operator.about["metrics"]
-    return {"seconds": metrics["seconds"], "steps": metrics["step"]}
+    count = sum(each.numel() for each in operator.model.parameters())
+    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": count}
 
 
 def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any]:
     """What was learned with products rounded to bf16 is judged with products rounded to tf32, which is less."""
-    tests, recipe = samples_of(*judged_on(run), place), run.training.recipe
+    tests, recipe = tests_of(run, place), run.training.recipe
     with products("fp32" if recipe is None or recipe.precision in ("fp32", "fp64") else "tf32"):
         if run.blur:
             assert isinstance(answers, Operator)
@@ -246,12 +269,20 @@ def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any
     return {key: value for key, value in found.json().items() if key != "each"}
 
 
+def tests_of(run: Run, place: Place) -> Dataset:
+    """What a run is judged by."""
+    data, every, which = judged_on(run)
+    if run.on != "mesh":
+        return samples_of(data, every, which, place)
+    return scattered(samples_of(data, 1, which, place), (data.size - 1) // every + 1)
+
+
 def judged_on(run: Run) -> tuple[Data, int, range]:
     """Which data, at which stride, which of their samples."""
     data = run.training.data
     if run.on == "fresh":
         return replace(data, seed=data.seed + 1, of=0), run.every, range(run.functions)
-    first = {"train": 0, "test": data.of}[run.on]
+    first = 0 if run.on == "train" else data.of
     return data, run.every, range(first, first + run.functions)
 
 

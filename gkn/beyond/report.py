@@ -1,0 +1,74 @@
+"""The pages of results/beyond, made of the results there are."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from gkn.beyond.tables import PUBLISHED, Row, Scale, Table, tables
+from gkn.runs.document import Document
+from gkn.runs.spec import Run
+from gkn.runs.work import Place, seeds_of
+
+TITLE = "Past the paper: near field and far field, by gkn"
+
+
+def write_pages(place: Place, scale: Scale) -> Path:
+    """index.html and README.md in the results folder; the path of the first."""
+    page = Document(TITLE)
+    page.text(
+        f"Made by `gkn beyond --scale {scale.name}`; do not edit. Errors are relative l2 on functions that were not learned "
+        "from, mean over seeds ± deviation from seed to seed where there are several; behind it on how many functions."
+    )
+    if scale.name != "full":
+        page.text(f"Scale {scale.name}: few functions, tiny networks. These numbers say nothing but that it runs.")
+    by_seed = [tables(scale, seed) for seed in seeds_of(place)]
+    for name in by_seed[0]:
+        seeds = [each[name] for each in by_seed]
+        if any(place.done(run) for table in seeds for row in table.rows for run in row.runs.values()):
+            _table(page, seeds, place)
+    return page.write(place.results)
+
+
+def _table(page: Document, seeds: list[Table], place: Place) -> None:
+    first = seeds[0]
+    page.heading(first.title)
+    page.text(f"{first.note}.")
+    lines, costs = [], []
+    for rows in zip(*(table.rows for table in seeds), strict=True):
+        lines.append([rows[0].label, *(_cell([row.runs.get(column) for row in rows], place) for column in first.columns)])
+        costs += _cost(rows[0], place)
+    for label in first.published:
+        lines.append([label, f"{PUBLISHED[label]:.4f} (published)", *[""] * (len(first.columns) - 1)])
+    page.table(["", *first.columns], lines)
+    if costs:
+        header = ["training of", "network", "parameters", "epochs", "steps", "seconds", "at a time", "GiB", "machine", "commit"]
+        page.more(f"{first.title}: what each training took", header, costs)
+
+
+def _cell(runs: list[Run | None], place: Place) -> str:
+    known = [found for run in runs if run is not None and (found := place.done(run)) is not None]
+    if not known:
+        return "" if all(run is None for run in runs) else "not run"
+    errors = [each["error"]["mean"] for each in known if "error" in each]
+    if len(errors) < len(known):
+        return f"{len(known) - len(errors)} of {len(known)} diverged"
+    spread = f" ± {statistics.stdev(errors):.5f}" if len(errors) > 1 else ""
+    return f"{statistics.fmean(errors):.5f}{spread} ({known[0]['run']['functions']})"
+
+
+def _cost(row: Row, place: Place) -> list[list[str]]:
+    """What the first seed of a row took, where it is known."""
+    for run in row.runs.values():
+        known: dict[str, Any] | None = place.done(run)
+        if known is None or "seconds" not in known:
+            continue
+        recipe, peak = row.training.recipe, known["peak_bytes"]
+        size = "" if known.get("parameters") is None else str(known["parameters"])
+        time, jobs = f"{known['seconds']['fit']:.0f}", str(known["jobs"])
+        memory = "" if peak is None else f"{peak / 2**30:.1f}"
+        where = [known["machine"], known["commit"][:10]]
+        epochs = "" if recipe is None else str(recipe.epochs)
+        return [[row.label, row.training.method, size, epochs, str(known["steps"]), time, jobs, memory, *where]]
+    return []

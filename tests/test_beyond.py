@@ -1,0 +1,143 @@
+"""gkn beyond, at the scale that takes seconds."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gkn.beyond import report
+from gkn.beyond.beyond import chosen
+from gkn.beyond.tables import NAMES, PUBLISHED, SCALES, tables
+from gkn.cli import app
+from gkn.dataset import Dataset
+from gkn.domain import Cloud, Grid
+from gkn.evaluate import Sampled
+from gkn.generate import Darcy, make_dataset
+from gkn.rules import Nystrom, Radius
+from gkn.runs.meshes import scattered, unstructured
+from gkn.runs.work import Place, judged_on
+
+runner = CliRunner()
+
+
+def call(*given):
+    return runner.invoke(app, ["beyond", *map(str, given)])
+
+
+def test_every_table(tmp_path):
+    """Made from nothing, with two seeds where they are asked for; asked for again, nothing is done."""
+    done = call("--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert call("few", "--out", tmp_path, "--seeds", 2).exit_code == 0
+    readme, page = ((tmp_path / name).read_text() for name in ("README.md", "index.html"))
+    for table in tables(SCALES["smoke"], 0).values():
+        assert f"## {table.title}" in readme
+        assert table.title.replace("'", "&#x27;") in page
+        for row in table.rows:
+            assert f"| {row.label} |" in readme
+    assert "not run" not in readme
+    assert "diverged" not in readme
+    for label, error in PUBLISHED.items():
+        assert f"| {label} | {error:.4f} (published) |" in readme
+    assert readme.count("±") == 2  # in the words above, and in one cell
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").iterdir()]
+    assert all(cell["parameters"] > 100 for cell in cells)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    again = call("--out", tmp_path)
+    assert " 1/" not in again.output
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()} == before
+    (tmp_path / "README.md").unlink()
+    assert call("--pages", "--out", tmp_path).exit_code == 0
+    assert (tmp_path / "README.md").read_text() == readme
+
+
+def test_what_is_promised_is_what_is_run():
+    """1000 functions to learn from and 200 others to judge by, on every fifth point; the mixture; few are few."""
+    full = tables(SCALES["full"], 1)
+    assert (*full,) == NAMES
+    (row,) = full["accuracy"].rows
+    data = row.training.data
+    assert (data.size, data.every, data.n, data.of, data.tests) == (421, 5, 1000, 1000, 200)
+    assert row.training.weighted
+    assert row.training.seed == row.training.recipe.seed == 1
+    run = row.runs["s = 85"]
+    assert (judged_on(run)[1], judged_on(run)[2]) == (5, range(1000, 1200))
+    one, many = full["resolution"].rows
+    assert one.training == row.training
+    assert many.training.more == ((3, Radius(0.04)), (1, Nystrom(0.04, 7225)))
+    assert [judged_on(each)[1] for each in many.runs.values()] == [5, 3, 2, 1, 1, 5]
+    assert many.runs["random points"].how == Sampled(7225)
+    assert judged_on(many.runs["unstructured mesh"])[2].start == 1000
+    (few,) = full["few"].rows
+    assert (few.training.data.n, few.training.data.of) == (100, 1000)
+    for table in full.values():
+        for each in table.rows:
+            assert {*each.runs} <= {*table.columns}
+            assert each.training.rule.r == dict(each.training.settings)["radius"]
+
+
+def test_ablations_change_one_thing_each():
+    first, *others = tables(SCALES["full"], 0)["ablations"].rows
+    for row in others:
+        one, other = (
+            {**dict(each.training.settings), **vars(each.training.recipe), "smoothing": each.training.data.smoothing}
+            for each in (first, row)
+        )
+        assert len({name for name in {*one, *other} if one.get(name) != other.get(name)}) == 1, row.label
+    assert len({row.training.hash for row in (first, *others)}) == len(others) + 1
+
+
+def test_wrong_arguments(tmp_path):
+    assert "'huge': use smoke, full" in call("--scale", "huge").output
+    with pytest.raises(ValueError, match="nothing called 'tables' past the paper; there are all, accuracy"):
+        chosen(["tables"])
+    (tmp_path / "README.md").write_text("# mine")
+    failed = call("--out", tmp_path)
+    assert failed.exit_code == 1
+    assert "was not made by gkn" in str(failed.exception)
+
+
+# --- the functions on a mesh
+
+
+def test_a_mesh_that_lies_on_no_lattice():
+    mesh = unstructured(21, seed=3)
+    assert mesh.measure == pytest.approx(1)
+    assert 0.8 * 21**2 < len(mesh) < 1.2 * 21**2
+    inner = mesh.points[~mesh.boundary]
+    assert len(inner.unique()) == 2 * len(inner)  # no coordinate twice
+    assert not torch.equal(unstructured(21, seed=4).points, mesh.points)
+    assert torch.equal(unstructured(21, seed=3).points, mesh.points)
+    weights = mesh.weights[~mesh.boundary]
+    assert float(weights.max() / weights.min()) > 4  # denser here than there
+
+
+def test_functions_on_a_mesh_are_those_of_the_grid():
+    grid = Grid(81)
+    x, y = grid.points.unbind(1)
+    a = torch.where(x + y > 1, 12.0, 3.0).double()
+    data = Dataset(grid, a=a[None], u=(torch.sin(3 * x) * y)[None])
+    found = scattered(data, 15)
+    x, y = found.domain.points.unbind(1)
+    assert {*found[0].a.unique().tolist()} == {3.0, 12.0}
+    sure = (x + y - 1).abs() > 0.02
+    assert torch.equal(found[0].a[sure, 0], torch.where(x + y > 1, 12.0, 3.0).double()[sure])
+    assert torch.allclose(found[0].u[:, 0], torch.sin(3 * x) * y, atol=2e-4)
+    with pytest.raises(ValueError, match="needed a grid in the plane"):
+        scattered(Dataset(Cloud(torch.rand(5, 2).double()), a=torch.rand(1, 5).double(), u=torch.rand(1, 5).double()), 5)
+
+
+def test_smoothed_fields_go_along(tmp_path):
+    data = make_dataset(Darcy(size=31, modes=4), 2).smoothed(0.1)
+    found = scattered(data, 9)
+    assert found.inputs == data.inputs
+    assert len(found) == 2
+
+
+def test_a_training_that_diverged_is_said(tmp_path, monkeypatch):
+    place, runs = Place(tmp_path, tmp_path), [*tables(SCALES["smoke"], 0)["few"].rows[0].runs.values()]
+    assert report._cell(runs, place) == "not run"
+    assert report._cell([None], place) == ""
+    monkeypatch.setattr(Place, "done", lambda *_: {"failed": "x"})
+    assert report._cell(runs, place) == "1 of 1 diverged"
