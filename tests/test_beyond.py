@@ -1,12 +1,13 @@
 """gkn beyond, at the scale that takes seconds."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from gkn.beyond import report
+from gkn.beyond import cost, report
 from gkn.beyond.beyond import chosen
 from gkn.beyond.tables import NAMES, PUBLISHED, SCALES, tables
 from gkn.cli import app
@@ -40,6 +41,8 @@ def test_every_table(tmp_path):
     assert "diverged" not in readme
     for label, error in PUBLISHED.items():
         assert f"| {label} | {error:.4f} (published) |" in readme
+    assert "## Seconds and bytes, over the number of points" in readme
+    assert "| slope |" in readme
     assert readme.count("±") == 2  # in the words above, and in one cell
     cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").iterdir()]
     assert all(cell["parameters"] > 100 for cell in cells)
@@ -141,3 +144,38 @@ def test_a_training_that_diverged_is_said(tmp_path, monkeypatch):
     assert report._cell([None], place) == ""
     monkeypatch.setattr(Place, "done", lambda *_: {"failed": "x"})
     assert report._cell(runs, place) == "1 of 1 diverged"
+
+
+def test_cost_is_not_asked_for_in_vain(tmp_path, monkeypatch):
+    """What is there is not measured again; who ran out of memory or time is not asked for more."""
+    place, scale = Place(tmp_path, tmp_path), replace(SCALES["smoke"], points_of_cost=(50, 100, 200))
+    real = cost._made
+
+    def made(kind, K, *given):
+        if kind == "Multigrid" and K == 100:
+            raise RuntimeError("CUDA out of memory")
+        if kind == "FNO":
+            raise ImportError(name="neuralop")
+        return real(kind, K, *given)
+
+    monkeypatch.setattr(cost, "_made", made)
+    cost.measure(scale, place)
+    found = cost.known(tmp_path, scale)
+    assert all(found["NearFar"][200][what]["seconds"] > 0 for what in ("forward", "step"))
+    assert found["NearFar"][50]["search"] > 0
+    why = [found["Multigrid"][K].get("why") for K in (50, 100, 200)]
+    assert why == [None, "out of memory", "not tried: out of memory with 100"]
+    assert found["FNO"][100]["why"] == "not tried: neuralop is not installed with 50"
+    assert cost.slope(found["NearFar"], "step") is not None
+    assert cost.slope(found["FNO"], "step") is None
+    monkeypatch.setattr(cost, "_made", lambda *_: pytest.fail("measured again"))
+    cost.measure(scale, place)
+    monkeypatch.setattr(cost, "LONG", 0.0)
+    (tmp_path / "cost" / "transformer-200.json").unlink()
+    cost.measure(scale, place)
+    assert cost.known(tmp_path, scale)["transformer"][200]["why"] == "not tried: it would take more than 0 s"
+
+
+def test_slopes():
+    entries = {10**i: {"step": {"seconds": 5.0 if i < 4 else 10.0 ** (1.1 * i)}} for i in range(2, 7)}
+    assert cost.slope(entries, "step") == pytest.approx(1.1)

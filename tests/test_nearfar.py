@@ -199,3 +199,27 @@ def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
     fine = make_dataset(Darcy(size=33), 4, seed=5)
     assert relative_l2(again, fine).mean < 0.5
     assert isinstance(fine.domain, Grid)
+
+
+@pytest.mark.parametrize("more", [{}, {"near": False}, {"far": False}])
+def test_more_points_than_are_held_at_a_time(rng, monkeypatch, more):
+    """In chunks, of functions of different sizes, with derivatives and with queries: the same."""
+    sizes = (40, 25)
+    given = [points(rng, size) for size in sizes]
+    x, a, w = (torch.cat(each) for each in zip(*given, strict=True))
+    graph = Graph.batch([radius_graph(each[0], r=R) for each in given])
+    model = small(**more)
+    at, nodes = (x[:20] + 0.01, a[:20]), (x[:40], a[:40])
+
+    def everything():
+        out = model(graph, x, a, w)
+        states = model.states(radius_graph(x[:40], r=R), *nodes, w[:40])
+        asked = model.at(states, radius_graph(x[:40], at[0], R), at, nodes, w[:40])
+        return [out, asked, *torch.autograd.grad(out.square().sum() + asked.square().sum(), [*model.parameters()])]
+
+    whole = everything()
+    monkeypatch.setattr("gkn.models.nearfar.CHUNK", 16)
+    for one, other in zip(everything(), whole, strict=True):
+        torch.testing.assert_close(one, other)
+    with torch.no_grad():
+        torch.testing.assert_close(model(graph, x, a, w), whole[0])

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkn.beyond import report
+from gkn.beyond import cost, report
 from gkn.beyond.tables import NAMES, SCALES, tables
 from gkn.runs.document import check_own
 from gkn.runs.work import Place, Progress, RunsFailed, do_all, elapsed
+
+ALL = (*NAMES, "cost")
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
     """Names of tables; `all` stands for all."""
     found: dict[str, None] = {}
     for name in names or ["all"]:
-        if name != "all" and name not in NAMES:
-            raise ValueError(f"nothing called {name!r} past the paper; there are all, {', '.join(NAMES)}")
-        found |= dict.fromkeys(NAMES if name == "all" else (name,))
+        if name != "all" and name not in ALL:
+            raise ValueError(f"nothing called {name!r} past the paper; there are all, {', '.join(ALL)}")
+        found |= dict.fromkeys(ALL if name == "all" else (name,))
     return tuple(found)
 
 
@@ -26,9 +28,10 @@ def go(names: Sequence[str], place: Place, *, scale: str = "smoke", seeds: int =
     size, wanted = SCALES[scale], chosen(names)
     check_own(place.results, report.TITLE)
     with elapsed(place, scale, ["beyond"]):
-        by_seed = [tables(size, seed) for seed in range(seeds)]
-        runs = [run for each in by_seed for name in wanted for row in each[name].rows for run in row.runs.values()]
-        failed = do_all(runs, place, progress)
+        some = [each[name] for each in (tables(size, seed) for seed in range(seeds)) for name in wanted if name in each]
+        failed = do_all([run for table in some for row in table.rows for run in row.runs.values()], place, progress)
+        if "cost" in wanted:
+            cost.measure(size, place, progress)
     page = report.write_pages(place, size)
     if failed:
         raise RunsFailed(failed)

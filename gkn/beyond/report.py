@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from gkn.beyond import cost
 from gkn.beyond.tables import PUBLISHED, Row, Scale, Table, tables
 from gkn.runs.document import Document
 from gkn.runs.spec import Run
@@ -28,7 +29,41 @@ def write_pages(place: Place, scale: Scale) -> Path:
         seeds = [each[name] for each in by_seed]
         if any(place.done(run) for table in seeds for row in table.rows for run in row.runs.values()):
             _table(page, seeds, place)
+    _costs(page, cost.known(place.results, scale))
     return page.write(place.results)
+
+
+def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]]) -> None:
+    if not found:
+        return
+    page.heading("Seconds and bytes, over the number of points")
+    page.text(
+        "Of one function: points drawn uniformly, 36 in a ball, neighbours known already (the search is in a column of its own); "
+        "the Fourier operator on a grid of as many points. Slopes are of the last three seconds over points, in logarithms."
+    )
+    for what, name in (("forward", "answering"), ("step", "a training step")):
+        lines = []
+        for K in sorted({K for entries in found.values() for K in entries}):
+            lines.append([f"{K:.0e}", *(_spent(entries.get(K), what) for entries in found.values())])
+        slopes = [cost.slope(entries, what) for entries in found.values()]
+        lines.append(["slope", *("" if each is None else f"{each:.2f}" for each in slopes)])
+        page.table([name, *found], lines)
+    rows = []
+    for kind, entries in found.items():
+        for K, each in entries.items():
+            numbers = ["" if each.get(key) is None else f"{each[key]:.3g}" for key in ("parameters", "search")]
+            rows.append([kind, f"{K:.0e}", *numbers, each["machine"], each["commit"][:10]])
+    header = ["network", "points", "parameters", "search for neighbours, s", "machine", "commit"]
+    page.more("Seconds and bytes: where they were measured", header, rows)
+
+
+def _spent(entry: dict[str, Any] | None, what: str) -> str:
+    if entry is None:
+        return ""
+    if not entry.get(what):
+        return str(entry.get("why", ""))
+    memory = f", {entry[what]['bytes'] / 2**30:.2f} GiB" if "bytes" in entry[what] else ""
+    return f"{entry[what]['seconds']:.3g} s{memory}"
 
 
 def _table(page: Document, seeds: list[Table], place: Place) -> None:

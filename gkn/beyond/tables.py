@@ -29,6 +29,11 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "NearFar": {"width": 128, "blocks": 8, "slices": 64, "head": 16, "kernel": (32, 8), "radius": RADIUS},
     "Multigrid": {"width": 64, "cycles": 4, "levels": 4, "kernel": (32, 16), "radius": RADIUS},
 }
+SMALL: dict[str, dict[str, Any]] = {
+    "NearFar": {"width": 8, "blocks": 1, "slices": 2, "head": 4, "kernel": (4, 2), "radius": 0.15},
+    "Multigrid": {"width": 8, "cycles": 1, "levels": 2, "kernel": (4, 2), "radius": 0.15},
+}
+"""For tests."""
 RECIPE = Recipe(
     batch=8,
     optimizer="adamw",
@@ -54,6 +59,7 @@ class Scale:
     points     of a cloud
     epochs     by table
     smaller    of the networks: settings that replace those above
+    points_of_cost   numbers of points whose cost is measured
     """
 
     name: str
@@ -65,6 +71,7 @@ class Scale:
     points: int
     epochs: Mapping[str, int]
     smaller: Mapping[str, Mapping[str, Any]]
+    points_of_cost: tuple[int, ...]
     precision: str
 
 
@@ -78,10 +85,8 @@ SCALES = {
         tests={85: 2, 141: 2, 211: 1, 421: 1},
         points=60,
         epochs={"accuracy": 2, "resolution": 1, "few": 1, "multigrid": 1, "ablations": 1},
-        smaller={
-            "NearFar": {"width": 8, "blocks": 1, "slices": 2, "head": 4, "kernel": (4, 2), "radius": 0.15},
-            "Multigrid": {"width": 8, "cycles": 1, "levels": 2, "kernel": (4, 2), "radius": 0.15},
-        },
+        smaller=SMALL,
+        points_of_cost=(100, 400),
         precision="fp32",
     ),
     "full": Scale(
@@ -94,6 +99,7 @@ SCALES = {
         points=7225,
         epochs={"accuracy": 150, "resolution": 60, "few": 600, "multigrid": 60, "ablations": 30},
         smaller={},
+        points_of_cost=(10**3, 10**4, 10**5, 10**6, 10**7),
         precision="bf16",
     ),
 }

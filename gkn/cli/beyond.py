@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from gkn.beyond.beyond import go, only_pages
-from gkn.beyond.tables import NAMES, SCALES
+from gkn.beyond.beyond import ALL, go, only_pages
+from gkn.beyond.tables import SCALES
 from gkn.cli.learn import Device, device_named
 from gkn.cli.shell import Config, console, plain
 from gkn.runs.work import MOST_SEEDS, Place
 
 
 def beyond(
-    names: Annotated[list[str] | None, typer.Argument(help=f"all, or some of {', '.join(NAMES)}.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help=f"all, or some of {', '.join(ALL)}.")] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds, says nothing) or full (a GPU).")] = "smoke",
     seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="So many of each training: mean and spread.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Results and pages. [default: runs/beyond-SCALE]")] = None,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from gkn.graph import Graph
 from gkn.models.balls import Balls
@@ -18,6 +20,8 @@ from gkn.models.kernel import Kernel
 from gkn.models.split import Split
 from gkn.ops import Backend, autocast
 
+CHUNK = 2**18
+"""Points at a time where there are more: (K, heads * slices) numbers are many, and are then made again for the derivative."""
 EMPTY = 1e-9
 """Of a slice that hardly any point belongs to: its mean is 0 then, and so is its derivative. Of all slices the sum is 1."""
 
@@ -118,7 +122,9 @@ class NearFar(nn.Module):
 
         With a `split`, x are this process's points of one function, and `graph` is the split's.
         """
-        return self.finish(self.states(graph, x, a, weights, split=split))
+        for state in self._march(graph, x, a, weights, split):
+            last = state  # those before it are not kept
+        return self.finish([last])
 
     def states(
         self,
@@ -130,6 +136,14 @@ class NearFar(nn.Module):
         split: Split | None = None,
     ) -> list[State]:
         """Of every block, and what comes out in the end. The functions of a batch lie between the cuts of its graph."""
+        found = []
+        for done, state in enumerate(self._march(graph, x, a, weights, split)):
+            found.append(state)
+            if progress is not None and done:
+                progress(done, len(self.blocks))
+        return found
+
+    def _march(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None, split: Split | None) -> Iterator[State]:
         x, a = self._ready(graph if split is None else None, x, a)
         borrowed = 0 if split is None else split.borrowed
         if graph.num_targets != len(x) or graph.num_sources != len(x) + borrowed:
@@ -141,15 +155,13 @@ class NearFar(nn.Module):
             of_sources = split.lend((x.new_ones(len(x)) if weights is None else weights)[:, None])[:, 0]
             sources = split.lend(x), split.lend(a)
         near, share = self._near(graph, (x, a), sources, of_sources), _shares(weights, x, graph.cuts, split)
-        v, states = self._lifted(x, a), []
-        for done, block in enumerate(self.blocks, start=1):
+        v = self._lifted(x, a)
+        for block in self.blocks:
             assert isinstance(block, _Block)
             state, p = block.send(v, share, graph.cuts, split)
+            yield state
             v = block.receive(v, p, state, near, graph.cuts)
-            states.append(state)
-            if progress is not None:
-                progress(done, len(self.blocks))
-        return [*states, State(v, None)]
+        yield State(v, None)
 
     def at(
         self,
@@ -169,7 +181,7 @@ class NearFar(nn.Module):
         v = self._lifted(*queries)
         for block, state in zip(self.blocks, states, strict=False):
             assert isinstance(block, _Block)
-            v = block.receive(v, block.slices_of(*autocast(block.norm(v))), state, near, (0, len(v)))
+            v = block.receive(v, None, state, near, (0, len(v)))
         return self.project(v)
 
     def finish(self, states: Sequence[State]) -> Tensor:
@@ -182,8 +194,13 @@ class NearFar(nn.Module):
         return out
 
     def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
-        out: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
-        return out.to(x.dtype)  # what blocks add to is not rounded by autocast
+        def lifted(x: Tensor, a: Tensor) -> Tensor:
+            out: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
+            return out.to(x.dtype)  # what blocks add to is not rounded by autocast
+
+        if len(x) <= CHUNK:
+            return lifted(x, a)
+        return torch.cat([_again(lifted, x[i:j], a[i:j]) for i, j in _chunks(0, len(x))])
 
     def _near(
         self, graph: Graph, targets: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], weights: Tensor | None
@@ -207,6 +224,21 @@ def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int], split: Split
         return weights / split.sum(weights.sum())
     tiny = torch.finfo(kind).tiny
     return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split([b - a for a, b in pairwise(cuts)])])
+
+
+def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
+    return [(i, min(i + CHUNK, stop)) for i in range(start, stop, CHUNK)]
+
+
+def _again(function: Callable[..., Any], *given: Any) -> Any:
+    """What a function gives; what it takes for its derivative is not kept, but worked out again."""
+    if not torch.is_grad_enabled():
+        return function(*given)
+    return checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False)
+
+
+def _added(parts: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.add, parts)
 
 
 def _gathered(p: Tensor, v: Tensor, sizes: list[int]) -> Tensor:
@@ -240,34 +272,62 @@ class _Block(nn.Module):
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def send(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None = None) -> tuple[State, Tensor | None]:
-        """What nodes with these values have for others; and which slices they belong to."""
+        """What nodes with these values have for others; and which slices they belong to, unless that is too much to keep."""
         (v,) = autocast(self.norm(v))
-        p, lent = self.slices_of(v), v if split is None or not hasattr(self, "kappa") else split.lend(v)
-        if p is None:
+        lent = v if split is None or not hasattr(self, "kappa") else split.lend(v)
+        if not hasattr(self, "slice"):
             return State(lent, None), None
-        sizes, share = [b - a for a, b in pairwise(cuts)], share.to(v.dtype)[:, None]
-        tokens = self._tokens(_gathered(p, v * share, sizes), _gathered(p, share, sizes), split)
+        share, p = share.to(v.dtype)[:, None], None
+        if len(v) <= CHUNK:
+            sizes, p = [b - a for a, b in pairwise(cuts)], self.slices_of(v)
+            sums, mass = _gathered(p, v * share, sizes), _gathered(p, share, sizes)
+        else:
+            parts = [[self._of(v[i:j], share[i:j]) for i, j in _chunks(*ends)] for ends in pairwise(cuts)]
+            sums, mass = (torch.stack([_added([part[which] for part in few]) for few in parts]) for which in (0, 1))
+        tokens = self._tokens(sums, mass, split)
         mixed = nn.functional.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.answer(tokens))
         to_width = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
         far = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, to_width)) + self.out.bias / self.heads  # slices add up to 1
-        return State(lent, far.flatten(1, 2).to(p.dtype)), p
+        return State(lent, far.flatten(1, 2).to(v.dtype)), p
+
+    def _of(self, v: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+        """What some points of a function add to the sums of its slices. Added up in float32 at least."""
+
+        def gathered(v: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+            p, kind = self.slices_of(v), torch.promote_types(v.dtype, torch.float32)
+            return (p.T @ (v * share)).to(kind), (p.T @ share).to(kind)
+
+        found: tuple[Tensor, Tensor] = _again(gathered, v, share)
+        return found
 
     def receive(self, v: Tensor, p: Tensor | None, state: State, near: Balls | None, cuts: Sequence[int]) -> Tensor:
         """The next values, at points with the values v that belong to the slices p, of what the nodes have."""
+        integral = None if near is None else near(self.kappa, state.v)
+        if len(v) <= CHUNK:
+            return self._next(v, integral, state.far, p, [b - a for a, b in pairwise(cuts)])
+        found = []
+        for number, ends in enumerate(pairwise(cuts)):
+            far = None if state.far is None else state.far[number : number + 1]
+            for i, j in _chunks(*ends):
+                found.append(_again(self._next, v[i:j], None if integral is None else integral[i:j], far, None, [j - i]))
+        return torch.cat(found)
+
+    def _next(self, v: Tensor, near: Tensor | None, far: Tensor | None, p: Tensor | None, sizes: list[int]) -> Tensor:
+        if far is not None and p is None:
+            p = self.slices_of(*autocast(self.norm(v)))
         if near is not None:
-            v = v + near(self.kappa, state.v)  # autocast's type and a wider one are the wider
-        if state.far is not None and p is not None:
-            v = v + _spread(p.to(state.far.dtype), state.far, [b - a for a, b in pairwise(cuts)])
+            v = v + near  # autocast's type and a wider one are the wider
+        if far is not None and p is not None:
+            v = v + _spread(p.to(far.dtype), far, sizes)
         found: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
         return found
 
-    def slices_of(self, v: Tensor) -> Tensor | None:
+    def slices_of(self, v: Tensor) -> Tensor:
         """(K, heads * slices): how much of each point belongs to each slice; in every head they add up to 1."""
-        if not hasattr(self, "slice"):
-            return None
         scores: Tensor = self.slice(v).unflatten(1, (self.heads, self.slices))
         with torch.autocast(v.device.type, enabled=False):  # which would have them in float32
-            return scores.softmax(-1).flatten(1)
+            p: Tensor = scores.softmax(-1).flatten(1)
+        return p
 
     def _tokens(self, sums: Tensor, mass: Tensor, split: Split | None) -> Tensor:
         """(functions, heads, slices, head): means of values over slices, of sums of v (functions, heads * slices, width).
