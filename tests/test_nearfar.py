@@ -223,3 +223,17 @@ def test_more_points_than_are_held_at_a_time(rng, monkeypatch, more):
         torch.testing.assert_close(one, other)
     with torch.no_grad():
         torch.testing.assert_close(model(graph, x, a, w), whole[0])
+
+
+def test_what_is_kept_for_the_derivative_does_not_grow_with_the_slices(rng, monkeypatch):
+    """In chunks, the (points, slices) matrix is not among it."""
+    x, a, w = points(rng, 60)
+    graph, kept = radius_graph(x, r=R), {}
+    for chunk in (16, 1000):
+        monkeypatch.setattr("gkn.models.nearfar.CHUNK", chunk)
+        seen = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda y, seen=seen: seen.append(y.numel()) or y, lambda y: y):
+            small(near=False, slices=64, blocks=1)(graph, x, a, w)
+        kept[chunk] = max(seen)
+    assert kept[1000] >= 60 * 2 * 64
+    assert kept[16] < 60 * 64

@@ -38,7 +38,7 @@ def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]]) -> None:
         return
     page.heading("Seconds and bytes, over the number of points")
     page.text(
-        "Of one function: points drawn uniformly, 36 in a ball, neighbours known already (the search is in a column of its own); "
+        "Of one function: points drawn uniformly, 36 in a ball, neighbours known already (the search has a column of its own); "
         "the Fourier operator on a grid of as many points. Slopes are of the last three seconds over points, in logarithms."
     )
     for what, name in (("forward", "answering"), ("step", "a training step")):
