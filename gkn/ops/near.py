@@ -18,9 +18,9 @@ from gkn.graph import Graph
 from gkn.ops.last import plus_product
 from gkn.ops.tiles import dot, launch, parts_of, power, precision
 
-# How many edges at a time and by how many warps: of sums, and of slopes, whose programs are at most so many.
-SUMS = {2: (64, 4), 4: (32, 4)}  # by the bytes of a number
-SLOPES = {2: (64, 4), 4: (32, 4)}
+# How many edges at a time, by how many warps, in how many stages: of sums, and of slopes, whose programs are at most so many.
+SUMS = {2: (16, 4, 2), 4: (16, 4, 1)}  # by the bytes of a number: as much as goes without registers that spill
+SLOPES = {2: (16, 2, 1), 4: (16, 4, 1)}
 PROGRAMS = 2112
 BLOCK_BYTES = 2**29  # of sums at a time
 
@@ -188,7 +188,7 @@ class Near:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         (k, n, m), c, f = W.shape, weight.shape[1], self.of_x.shape[1]
         dp, found = torch.empty_like(p), [p.new_zeros(size) for size in ((k, c), (k,), (c, f))]
-        BE, warps = SLOPES[v.element_size()]
+        BE, warps, stages = SLOPES[v.element_size()]
         graph, transposed = self.graph, W.reshape(k * n, m).T
         for part in parts_of(len(d), _block(transposed.T)):
             some = slice(0, len(d)) if part is None else part
@@ -200,7 +200,7 @@ class Near:
             tensors = dA, *own, graph.ptr[some.start : some.stop + 1], graph.src, dp[some], *parts
             constants = self.x.shape[1], BE, power(c, 16, 64), power(k, 16, 32), power(n, 16, 128), power(f, 16, 16)
             numbers = len(dA), chunk, c, k, n, f
-            launch(_slopes, programs, tensors, numbers, (*constants, precision(v)), num_warps=warps, num_stages=1)
+            launch(_slopes, programs, tensors, numbers, (*constants, precision(v)), num_warps=warps, num_stages=stages)
             for whole, each in zip(found, parts, strict=True):
                 whole += each.sum(0)
         return dp, found[2], found[0], found[1]
@@ -227,9 +227,9 @@ def _summed(
         p, at, ptr = p[part], at[part], ptr[part.start : part.stop + 1]
         scale = scale if turned else scale[part]
     sums = v.new_empty(len(p), k * n + n)
-    BE, warps = SUMS[v.element_size()]
+    BE, warps, stages = SUMS[v.element_size()]
     tensors = p, q, at, of, weight, bias, v, scale, ptr, graph.src, sums
     constants = turned, at.shape[1], BE, power(c, 16, 64), power(k + 1, 16, 64), power(n, 16, 128), precision(v)
     if len(p):
-        launch(_sums, len(p), tensors, (c, k, n, sums.shape[1]), constants, num_warps=warps, num_stages=1)
+        launch(_sums, len(p), tensors, (c, k, n, sums.shape[1]), constants, num_warps=warps, num_stages=stages)
     return sums
