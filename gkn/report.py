@@ -43,9 +43,10 @@ class Page:
         data = base64.b64encode(path.read_bytes()).decode()
         self._parts.append(f'<p><img src="data:image/png;base64,{data}" alt="{escape(what, quote=True)}"></p>')
 
-    def link_picture(self, source: str, what: str) -> None:
-        """One that stays a file beside the page."""
-        self._parts.append(f'<p><img src="{escape(source, quote=True)}" alt="{escape(what, quote=True)}"></p>')
+    def link_picture(self, source: str, what: str, vector: str) -> None:
+        """One that stays a file beside the page; `vector`: another that is the same."""
+        image = f'<img src="{escape(source, quote=True)}" alt="{escape(what, quote=True)}">'
+        self._parts.append(f'<p>{image}<br><a class=small href="{escape(vector, quote=True)}">PDF</a></p>')
 
     def begin_details(self, summary: str) -> None:
         """What follows, until `end_details`, is folded up."""

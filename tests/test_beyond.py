@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from gkn.beyond import cost, report
-from gkn.beyond.beyond import chosen
+from gkn.beyond.beyond import chosen, only_pages
 from gkn.beyond.tables import NAMES, PUBLISHED, SCALES, tables
 from gkn.cli import app
 from gkn.dataset import Dataset
@@ -95,6 +95,8 @@ def test_wrong_arguments(tmp_path):
     assert "'huge': use smoke, full" in call("--scale", "huge").output
     with pytest.raises(ValueError, match="nothing called 'tables' past the paper; there are all, accuracy"):
         chosen(["tables"])
+    with pytest.raises(ValueError, match="holds no results"):
+        only_pages(Place(tmp_path, tmp_path), "smoke")
     (tmp_path / "README.md").write_text("# mine")
     failed = call("--out", tmp_path)
     assert failed.exit_code == 1

@@ -40,5 +40,7 @@ def go(names: Sequence[str], place: Place, *, scale: str = "smoke", seeds: int =
 
 def only_pages(place: Place, scale: str) -> Path:
     """The pages of what is there; the path of index.html."""
+    if not any((place.results / part).is_dir() for part in ("cells", "cost")):
+        raise ValueError(f"{place.results} holds no results to make pages of")
     check_own(place.results, report.TITLE)
     return report.write_pages(place, SCALES[scale])

@@ -8,7 +8,7 @@ from typing import Any
 
 from gkn.beyond import cost
 from gkn.beyond.tables import PUBLISHED, Row, Scale, Table, tables
-from gkn.runs.document import Document
+from gkn.runs.document import Document, short
 from gkn.runs.spec import Run
 from gkn.runs.work import Place, seeds_of
 
@@ -52,7 +52,7 @@ def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]]) -> None:
     for kind, entries in found.items():
         for K, each in entries.items():
             numbers = ["" if each.get(key) is None else f"{each[key]:.3g}" for key in ("parameters", "search")]
-            rows.append([kind, f"{K:.0e}", *numbers, each["machine"], each["commit"][:10]])
+            rows.append([kind, f"{K:.0e}", *numbers, each["machine"], short(each["commit"])])
     header = ["network", "points", "parameters", "search for neighbours, s", "machine", "commit"]
     page.more("Seconds and bytes: where they were measured", header, rows)
 
@@ -103,7 +103,7 @@ def _cost(row: Row, place: Place) -> list[list[str]]:
         size = "" if known.get("parameters") is None else str(known["parameters"])
         time, jobs = f"{known['seconds']['fit']:.0f}", str(known["jobs"])
         memory = "" if peak is None else f"{peak / 2**30:.1f}"
-        where = [known["machine"], known["commit"][:10]]
+        where = [known["machine"], short(known["commit"])]
         epochs = "" if recipe is None else str(recipe.epochs)
         return [[row.label, row.training.method, size, epochs, str(known["steps"]), time, jobs, memory, *where]]
     return []

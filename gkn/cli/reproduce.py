@@ -13,7 +13,7 @@ import typer
 
 from gkn.cli.learn import Device, device_named
 from gkn.cli.shell import Config, console, plain
-from gkn.paper.reproduce import NAMES, RECIPES, only_pages, reproduce
+from gkn.paper.reproduce import NAMES, RECIPES, chosen, only_pages, reproduce
 from gkn.paper.scale import SCALES
 from gkn.runs.work import MOST_SEEDS, Place
 
@@ -24,7 +24,7 @@ def reproduce_(
     recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "both",
     seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="So many of each cell: mean and spread.")] = 1,
     under: Annotated[
-        float | None, typer.Option(help="Further seeds only of cells whose first took fewer seconds to train.")
+        float | None, typer.Option(min=0.0, help="Further seeds only of cells whose first took fewer seconds to train.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Results and pages. [default: runs/paper-SCALE]")] = None,
     work: Annotated[Path | None, typer.Option(help="Data and trained networks, which are large. [default: OUT/work]")] = None,
@@ -40,10 +40,13 @@ def reproduce_(
         raise typer.BadParameter(f"{scale!r}: use {', '.join(SCALES)}", param_hint="--scale")
     if recipe not in (*RECIPES, "both"):
         raise typer.BadParameter(f"{recipe!r}: use paper, ours or both", param_hint="--recipe")
+    if under is not None and seeds == 1:
+        raise typer.BadParameter("it is about further seeds: needs --seeds", param_hint="--under")
     folder = (out or Path("runs") / f"paper-{scale}").resolve()  # workers may be elsewhere
     command = shlex.join(["gkn", *sys.argv[1:]])
     place = Place(folder, (work or folder / "work").resolve(), device_named(device), jobs, command)
     if pages:
+        chosen(names or ["all"])  # says which there are
         page = only_pages(place, scale)
         console.print(f"the pages: {plain(page)}", soft_wrap=True)
         return

@@ -47,7 +47,7 @@ def _bar(figure: Figure, drawn: Any, axes: Any, label: str = "") -> None:
 
 def generalise(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     figure, axes = plt.subplots(1, 4, figsize=(13.2, 3.2), layout="constrained")
-    low, high = float(arrays["truth"].min()), float(arrays["truth"].max())
+    low, high = (float(f([f(arrays["truth"]), f(arrays["found"])])) for f in (np.min, np.max))
     squared = (arrays["found"] - arrays["truth"]) ** 2
     parts = [
         ("coefficient a", arrays["a"], float(arrays["a"].min()), float(arrays["a"].max()), "cividis"),
@@ -68,7 +68,8 @@ def methods(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
         figure, axes = plt.subplots(4, count, figsize=(2.35 * count + 1.4, 9.2), layout="constrained", squeeze=False)
         fields = {name: [arrays[f"{s}-{name}-{i}"] for i in range(count)] for name in ("a", "truth", "found")}
         fields["error"] = [np.abs(found - truth) for found, truth in zip(fields["found"], fields["truth"], strict=True)]
-        low, high = min(float(x.min()) for x in fields["truth"]), max(float(x.max()) for x in fields["truth"])
+        shown = [*fields["truth"], *fields["found"]]
+        low, high = min(float(x.min()) for x in shown), max(float(x.max()) for x in shown)
         most = max(float(x.max()) for x in fields["error"])
         a_low, a_high = (float(f(x.tolist())) for f, x in ((min, fields["a"][0]), (max, fields["a"][0])))
         rows = [
@@ -144,10 +145,10 @@ def resolution(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
 
 def nystrom(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     nodes, one, all_ = numbers["nodes"], numbers["differences of one integral"], numbers["differences"]
-    slopes = numbers["slope of one integral"], numbers["slope"]
+    slopes, first = (numbers["slope of one integral"], numbers["slope"]), nodes[-max(2, len(nodes) // 2)]
     curves = {
-        f"one integral, slope {slopes[0]:.2f}": (nodes, one),
-        f"the trained network, T = 6, slope {slopes[1]:.2f}": (nodes, all_),
+        f"one integral, slope {slopes[0]:.2f} from m = {first} on": (nodes, one),
+        f"the trained network, T = 6, slope {slopes[1]:.2f} from m = {first} on": (nodes, all_),
     }
     guide = [one[0] * (nodes[0] / m) ** 0.5 for m in nodes]
     _lines(curves, "nodes m", "relative difference to all nodes", "from m random nodes", stem, ("$m^{-1/2}$", nodes, guide))
@@ -184,8 +185,9 @@ def disk(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     levels = np.linspace(0, 0.5, 11)
     for axis, title, values in ((axes[0], "learned G(0, 0; y)", learned), (axes[1], "exact G(0, 0; y)", exact)):
         drawn = axis.contourf(x, y, values, levels=levels, cmap="viridis", extend="both")
-        axis.contour(x, y, values, levels=levels, colors="white", linewidths=0.5)
-        axis.set_title(title, fontsize=10)
+        axis.contour(x, y, values, levels=levels[1:], colors="white", linewidths=0.5)  # 0 is the rim
+        axis.set(title=title, xlabel="$y_1$", ylabel="$y_2$")
+        axis.title.set_fontsize(10)
         axis.set_aspect("equal")
     _bar(figure, drawn, axes[:2].tolist())
     axes[2].plot(rho, exact[:, 0], color=LINES[0], linewidth=2.4, alpha=0.5, label="exact")

@@ -15,12 +15,12 @@ from gkn.paper.figures import FIGURES, key_of, numbers_of, pictures
 from gkn.paper.scale import Cell, Scale, cells_of
 from gkn.paper.tables import CAUSES, CHANGES, TABLES, Table
 from gkn.paper.trends import TRENDS
-from gkn.runs.document import Document
+from gkn.runs.document import Document, short
 from gkn.runs.work import ELAPSED, Place, seeds_of
 
 CLOSE = 0.15
 TITLE = "The tables and figures of the Graph Kernel Network paper, by gkn"
-RECIPES = {"paper": "the paper's recipe", "ours": "our recipe, same architecture, kernel 128-256"}
+RECIPES = {"paper": "the paper's recipe", "ours": "our recipe"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ def write_pages(place: Place, scale: Scale) -> Path:
     page = Document(TITLE)
     page.text(
         f"Made by `gkn reproduce all --scale {scale.name}`; do not edit. In every cell: ours (the paper's, the difference). "
-        f"Errors are relative l2 on the test functions, mean over seeds ± deviation from seed to seed where there are several."
+        f"Errors are relative l2 on the test functions, mean over seeds ± deviation from seed to seed where there are several. "
+        f"Our recipe has the paper's architecture, with a kernel of 128-256 unless a table varies it."
     )
     if scale.name != "paper":
         page.text(f"Scale {scale.name}: fewer pairs, smaller networks, fewer steps than the paper. These are no reproductions.")
@@ -114,12 +115,19 @@ def write_pages(place: Place, scale: Scale) -> Path:
                     f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}" for key, value in shown.items()
                 )
             )
+        if "training pairs" in known["numbers"]:
+            _over_pairs(page, known["numbers"])
         for picture in pictures(place.results, name):
             page.picture(f"figures/{picture.name}", figure.title)
-        page.text(f"On {known['machine']}, {known['device']}, commit {known['commit'][:10]}.", small=True)
+        page.text(f"On {known['machine']}, {known['device']}, commit {short(known['commit'])}.", small=True)
     _differences(page, causes)
     _far(page, found, causes)
     return page.write(place.results)
+
+
+def _over_pairs(page: Document, numbers: dict[str, Any]) -> None:
+    rows = [[name, *(f"{error:.4f}" for error in errors)] for name, errors in numbers["errors"].items()]
+    page.table(["training pairs", *(str(count) for count in numbers["training pairs"])], rows)
 
 
 def _summary(page: Document, found: dict[tuple[str, str], list[Result]], place: Place, scale: Scale) -> None:
@@ -140,7 +148,7 @@ def _summary(page: Document, found: dict[tuple[str, str], list[Result]], place: 
     page.table(header, rows)
     page.text(
         "Seconds of a device, for the first seed: where several trainings ran beside each other on one, each has its share. "
-        "Below: what all calls took, with data, set-up, further seeds, and cells that were run again since.",
+        "Below: what calls took since that is written down, with data, set-up, further seeds, and cells that were run again.",
         small=True,
     )
     for line in _elapsed(place, scale):
@@ -243,7 +251,7 @@ def _costs(page: Document, table: Table, results: Any, name: str) -> None:
                     f"{known['seconds']['judge']:.1f}",
                     "" if known["peak_bytes"] is None else f"{known['peak_bytes'] / 2**30:.1f}",
                     str(known["jobs"]),
-                    known["commit"][:10],
+                    short(known["commit"]),
                 ]
             )
     header = [
@@ -256,7 +264,7 @@ def _costs(page: Document, table: Table, results: Any, name: str) -> None:
         "seconds",
         "its share",
         "to judge",
-        "GiB",
+        "GiB, with judging",
         "at a time",
         "commit",
     ]
@@ -316,12 +324,12 @@ def _far(page: Document, found: dict[tuple[str, str], list[Result]], causes: Seq
         assert training.recipe is not None
         assert each.mean is not None
         name = f"{table.title.partition(':')[0]}, {_label(table.rows[0], where[0])}, {_label(table.columns[0], where[1])}"
-        line = [name, each.text, f"{each.printed:.4f}", f"{100 * (each.difference or 0):+.0f} %"]
+        line = [name, each.text, f"{each.printed:.4f}", f"{100 * (each.difference or 0):+.1f} %"]
         if training.asked is not None:
             with_all = each.mean * (training.asked / training.recipe.epochs) ** slope
             off = with_all / each.printed - 1
             explained += abs(off) <= CLOSE
-            line += [f"{training.recipe.epochs} of {training.asked}", f"{with_all:.4f}", f"{100 * off:+.0f} %"]
+            line += [f"{training.recipe.epochs} of {training.asked}", f"{with_all:.4f}", f"{100 * off:+.1f} %"]
         else:
             line += ["all", "", ""]
         rows.append(line)

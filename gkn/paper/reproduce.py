@@ -82,6 +82,8 @@ def _is_quick(known: dict[str, Any] | None, under: float | None) -> bool:
 
 def only_pages(place: Place, scale: str) -> Path:
     """The pages of what is there; the path of index.html."""
+    if not (place.results / "cells").is_dir():
+        raise ValueError(f"{place.results} holds no results to make pages of")
     check_own(place.results, report.TITLE)
     return report.write_pages(place, SCALES[scale])
 

@@ -21,7 +21,7 @@ class Document:
         self.lines += [f"## {text}", ""]
 
     def text(self, text: str, small: bool = False) -> None:
-        self.page.text(text, small)
+        self.page.text(text.replace("`", ""), small)
         self.lines += [text.replace("<", "&lt;"), ""]
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -43,7 +43,7 @@ class Document:
         self.lines += ["</details>", ""]
 
     def picture(self, path: str, what: str) -> None:
-        self.page.link_picture(path, what)
+        self.page.link_picture(path, what, f"{path.removesuffix('.png')}.pdf")
         self.lines += [f"![{what}]({path})", "", f"[PDF]({path.removesuffix('.png')}.pdf)", ""]
 
     def write(self, folder: Path) -> Path:
@@ -51,6 +51,11 @@ class Document:
         self.page.write(folder / "index.html")
         write(folder / "README.md", ("\n".join(self.lines)).encode())
         return folder / "index.html"
+
+
+def short(commit: str) -> str:
+    """Of a commit's name enough to know it; a + behind it says that the files were not quite those."""
+    return commit[:10] + "+" * commit.endswith("+")
 
 
 def check_own(folder: Path, title: str) -> None:
