@@ -8,7 +8,7 @@ demo: .venv/.ready
 	$(BIN)/gkn demo
 
 test: .venv/.ready
-	$(BIN)/pytest -n 2 -m "not slow and not gpu" --cov=gkn --cov-report=term --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not gpu" --cov=gkn --cov-report=term --cov-fail-under=90
 
 test-slow: .venv/.ready
 	$(BIN)/pytest -n 2 -m slow

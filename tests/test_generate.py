@@ -191,8 +191,17 @@ print(json.dumps(report))
 """
 
 
-@pytest.mark.parametrize("domain", ["grid", "mesh"])
-@pytest.mark.parametrize("mode", ["k", "f", "o"], ids=["killed", "disk-full", "disk-full-once"])
+@pytest.mark.parametrize(
+    ("mode", "domain"),
+    [
+        pytest.param("k", "grid", id="killed-grid"),
+        pytest.param("k", "mesh", id="killed-mesh"),
+        pytest.param("f", "grid", id="disk-full-grid"),
+        pytest.param("f", "mesh", id="disk-full-mesh"),
+        pytest.param("o", "grid", id="disk-full-once-grid"),
+        pytest.param("o", "mesh", id="disk-full-once-mesh", marks=pytest.mark.slow),
+    ],
+)
 def test_a_fault_at_every_system_call_loses_nothing(faults, mode, domain, tmp_path):
     """SIGKILL before, or ENOSPC from, every write, sync and rename of `make_dataset`, one after the other.
 
@@ -225,7 +234,7 @@ def wait_for_a_shard(folder, process):
     raise AssertionError(f"no shard was listed; exit code {process.poll()}")
 
 
-@pytest.mark.parametrize("point", [1, pytest.param(4, marks=pytest.mark.slow), 9, pytest.param(14, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("point", [1, *(pytest.param(point, marks=pytest.mark.slow) for point in (4, 9, 14))])
 def test_a_full_disk_at_the_command_line(faults, point, tmp_path):
     """With two workers: one sentence that says where and what to do, no leftovers, and a rerun that completes."""
     folder = tmp_path / "d"
