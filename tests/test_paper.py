@@ -242,6 +242,19 @@ def test_what_was_learned_rounded_is_judged_rounded(tmp_path, monkeypatch):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_answers_are_rounded_where_nothing_else_is_affordable(tmp_path):
+    """And only there: exact evaluation at s = 421. By how much that is felt can be seen where both are affordable."""
+    ways = {(cell.column, cell.way): cell.run for cell in cells_of(table_named("methods"), "ours", SCALES["paper"], 0)}
+    assert [key for key, run in ways.items() if run.rounded] == [(3, "exact")]
+    here, run = place(tmp_path), run_of("methods", 4, 0, "ours", SMOKE, way="exact")
+    rough = replace(run, rounded=True)
+    assert rough.hash != run.hash
+    do_all([run, rough], here)
+    found = [here.done(each)["error"]["mean"] for each in (run, rough)]
+    assert found[0] != found[1]
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
 def test_a_file_of_another_run_is_not_taken_for_this(tmp_path):
     here, runs = place(tmp_path), [run_of("methods", 3, column, scale=SMOKE) for column in (0, 1)]
     do_all(runs[:1], here)

@@ -69,6 +69,7 @@ class Run:
     on         test; train: the pairs it learned from; fresh: as many of another seed, which nobody ever looked at; mesh: the
                test functions on an unstructured mesh of about as many points as every k-th of the grid
     blur       pixels of a Gaussian over the answers, which the authors applied and did not mention
+    rounded    answers are computed with numbers rounded to bf16, where nothing else is affordable
     """
 
     training: Training
@@ -77,6 +78,7 @@ class Run:
     functions: int
     on: str = "test"
     blur: float = 0.0
+    rounded: bool = field(default=False, metadata=LATER)
 
     @cached_property
     def hash(self) -> str:

@@ -259,7 +259,8 @@ def _effort(operator: Operator) -> dict[str, Any]:
 def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any]:
     """What was learned with products rounded to bf16 is judged with products rounded to tf32, which is less."""
     tests, recipe = tests_of(run, place), run.training.recipe
-    with products("fp32" if recipe is None or recipe.precision in ("fp32", "fp64") else "tf32"):
+    less = products("fp32" if recipe is None or recipe.precision in ("fp32", "fp64") else "tf32")
+    with less, torch.autocast(torch.device(place.device).type, torch.bfloat16, enabled=run.rounded):
         if run.blur:
             assert isinstance(answers, Operator)
             assert not isinstance(run.how, Sampled)
