@@ -11,7 +11,7 @@ from gkn.graph import Graph
 from gkn.memory import available_memory
 from gkn.models.hidden import differentiable
 from gkn.models.kernel import Integral, Kernel, linear_relu
-from gkn.ops import Backend, autocast, edge_relu, library, pick, quadrature
+from gkn.ops import Backend, autocast, edge_relu, inverse, library, pick, quadrature
 
 
 class Balls:
@@ -68,8 +68,7 @@ class Balls:
 
         if not near.fits(like.sizes, of_x.shape[1], max(like.W.shape[1:]), dtype):
             return None
-        weights, (x, y) = None if self.weights is None else self.weights.float(), self.points
-        return near.Near(graph, of_x, of_y, dim, _inverse(near.mass(x.contiguous(), y.contiguous(), weights, graph)))
+        return near.Near(graph, of_x, of_y, dim, None if self.weights is None else self.weights.float())
 
     @torch.no_grad()
     def _measure(self, dim: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +78,7 @@ class Balls:
         mass = rho if self.weights is None else rho * self.weights.to(kind).index_select(0, graph.src)
         edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
         whole = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
-        return rho, _inverse(whole)
+        return rho, inverse(whole)
 
     def __call__(self, kernel: Kernel, v: Tensor) -> Tensor:
         """Of v on the sources; 0 where nothing is in the ball."""
@@ -160,12 +159,6 @@ def _on_edges(near: Any, first: Tensor, shift: Tensor, weight: Tensor, bias: Ten
     h = linear_relu(h, weight.to(kind), bias.to(kind))
     rho = window(near.x.index_select(0, graph.targets), near.y.index_select(0, graph.src)).to(kind)
     return library.kernel_sum(h, W.to(kind), B.to(kind), v, graph, rho, near.scale, "factored")
-
-
-def _inverse(mass: Tensor) -> Tensor:
-    """1 / mass, and 0 where there is nothing in a ball."""
-    tiny = torch.finfo(mass.dtype).tiny
-    return torch.where(mass > tiny, 1 / mass.clamp_min(tiny), 0)
 
 
 def window(x: Tensor, y: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gkn.graph import Graph
-from gkn.models.inputs import features_chosen, ready
+from gkn.models.inputs import check_sizes, features_chosen, ready
 from gkn.models.kernel import Density, Integral, Kernel
 from gkn.ops import Backend
 
@@ -62,10 +62,7 @@ class GKN(nn.Module):
     ) -> None:
         super().__init__()
         sizes = {"dim": dim, "out_channels": out_channels, "width": width, "steps": steps}
-        wrong = [f"{name}={size}" for name, size in sizes.items() if not isinstance(size, int) or size < 1]
-        if wrong or in_channels < 0:
-            name, least = (wrong[0], 1) if wrong else (f"in_channels={in_channels}", 0)
-            raise ValueError(f"GKN({name}): needed a whole number, at least {least}")
+        check_sizes("GKN", sizes, in_channels)
         chosen = features_chosen("GKN", features, in_channels)
         self.dim, self.in_channels, self.out_channels, self.steps, self.width = dim, in_channels, out_channels, steps, width
         self.features, self.sigma, self.last_sigma = chosen, sigma, last_sigma

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -21,6 +21,19 @@ def ready(name: str, own: Tensor, dim: int, channels: int, graph: Graph | None, 
         if given.device != own.device:
             raise ValueError(f"{name}: the {what} are on {given.device}, the network on {own.device}; needed one device")
     return x.to(own.dtype), a.to(own.dtype)
+
+
+def check_sizes(name: str, sizes: Mapping[str, int], in_channels: int) -> None:
+    """Of a network: whole numbers, at least 1; fields of a there may be none."""
+    wrong = [f"{each}={size}" for each, size in sizes.items() if not isinstance(size, int) or size < 1]
+    if wrong or in_channels < 0:
+        said, least = (wrong[0], 1) if wrong else (f"in_channels={in_channels}", 0)
+        raise ValueError(f"{name}({said}): needed a whole number, at least {least}")
+
+
+def check_radius(name: str, radius: float) -> None:
+    if not (isinstance(radius, int | float) and 0 < radius < float("inf")):
+        raise ValueError(f"{name}(radius={radius!r}): needed a length > 0")
 
 
 def features_chosen(name: str, features: Sequence[int] | int | None, channels: int) -> tuple[int, ...]:

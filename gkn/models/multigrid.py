@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gkn.graph import Graph
 from gkn.models.balls import Balls
 from gkn.models.balls import features as features_of
-from gkn.models.inputs import features_chosen, ready
+from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready
 from gkn.models.kernel import Kernel
 from gkn.models.levels import Level, levels_of
 from gkn.neighbors import radius_graph
@@ -52,12 +52,8 @@ class Multigrid(nn.Module):
     ) -> None:
         super().__init__()
         sizes = {"dim": dim, "out_channels": out_channels, "width": width, "cycles": cycles, "levels": levels}
-        wrong = [f"{name}={size}" for name, size in sizes.items() if not isinstance(size, int) or size < 1]
-        if wrong or in_channels < 0:
-            name, least = (wrong[0], 1) if wrong else (f"in_channels={in_channels}", 0)
-            raise ValueError(f"Multigrid({name}): needed a whole number, at least {least}")
-        if not (isinstance(radius, int | float) and 0 < radius < float("inf")):
-            raise ValueError(f"Multigrid(radius={radius!r}): needed a length > 0")
+        check_sizes("Multigrid", sizes, in_channels)
+        check_radius("Multigrid", radius)
         chosen = features_chosen("Multigrid", features, in_channels)
         self.dim, self.in_channels, self.out_channels, self.width = dim, in_channels, out_channels, width
         self.cycles, self.levels, self.kernel, self.radius, self.features = cycles, levels, tuple(kernel), float(radius), chosen

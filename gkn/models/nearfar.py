@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from gkn.graph import Graph
 from gkn.models.balls import Balls
 from gkn.models.balls import features as features_of
-from gkn.models.inputs import features_chosen, ready
+from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready
 from gkn.models.kernel import Kernel
 from gkn.models.split import Split
 from gkn.ops import Backend, autocast
@@ -79,14 +78,10 @@ class NearFar(nn.Module):
     ) -> None:
         super().__init__()
         sizes = {"dim": dim, "out_channels": out_channels, "width": width, "blocks": blocks, "slices": slices, "head": head}
-        wrong = [f"{name}={size}" for name, size in sizes.items() if not isinstance(size, int) or size < 1]
-        if wrong or in_channels < 0:
-            name, least = (wrong[0], 1) if wrong else (f"in_channels={in_channels}", 0)
-            raise ValueError(f"NearFar({name}): needed a whole number, at least {least}")
+        check_sizes("NearFar", sizes, in_channels)
         if width % head:
             raise ValueError(f"NearFar(width={width}, head={head}): needed heads of equal size")
-        if not (isinstance(radius, int | float) and 0 < radius < float("inf")):
-            raise ValueError(f"NearFar(radius={radius!r}): needed a length > 0")
+        check_radius("NearFar", radius)
         if not near and not far:
             raise ValueError("NearFar(near=False, far=False): needed at least one of the two")
         chosen = features_chosen("NearFar", features, in_channels)
@@ -237,10 +232,6 @@ def _again(function: Callable[..., Any], *given: Any) -> Any:
     return checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False)
 
 
-def _added(parts: Sequence[Tensor]) -> Tensor:
-    return reduce(torch.add, parts)
-
-
 def _gathered(p: Tensor, v: Tensor, sizes: list[int]) -> Tensor:
     """p^T v for every function of a batch: (K, a), (K, b) -> (functions, a, b). Together where they have as many points."""
     if len({*sizes}) == 1:
@@ -283,7 +274,7 @@ class _Block(nn.Module):
             sums, mass = _gathered(p, v * share, sizes), _gathered(p, share, sizes)
         else:
             parts = [[self._of(v[i:j], share[i:j]) for i, j in _chunks(*ends)] for ends in pairwise(cuts)]
-            sums, mass = (torch.stack([_added([part[which] for part in few]) for few in parts]) for which in (0, 1))
+            sums, mass = (torch.stack([torch.stack([part[i] for part in few]).sum(0) for few in parts]) for i in (0, 1))
         tokens = self._tokens(sums, mass, split)
         mixed = nn.functional.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.answer(tokens))
         to_width = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)

@@ -144,7 +144,13 @@ def scales(graph: Graph, weights: Tensor | None, mean: bool, dtype: torch.dtype)
         total = graph.degrees.to(kind)
     else:
         total = library.segment_sum(weights.to(kind)[:, None], graph.ptr, graph.src)[:, 0]
-    return torch.where(total > torch.finfo(kind).tiny, 1 / total, 0).to(kind)
+    return inverse(total)
+
+
+def inverse(mass: Tensor) -> Tensor:
+    """1 / mass, and 0 where there is none."""
+    tiny = torch.finfo(mass.dtype).tiny
+    return torch.where(mass > tiny, 1 / mass.clamp_min(tiny), 0)
 
 
 def check(h: Tensor | None, W: Tensor, B: Tensor, v: Tensor, graph: Graph, rho: Tensor | None = None) -> None:

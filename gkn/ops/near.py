@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gkn.graph import Graph
+from gkn.ops import inverse
 from gkn.ops.last import plus_product
 from gkn.ops.tiles import dot, launch, parts_of, power, precision
 
@@ -157,9 +158,10 @@ def mass(at: Tensor, of: Tensor, weights: Tensor | None, graph: Graph) -> Tensor
 class Near:
     """One network on one graph: features, p and q of targets and of sources; all float32, but for what is summed."""
 
-    def __init__(self, graph: Graph, of_x: Tensor, of_y: Tensor, dim: int, scale: Tensor) -> None:
-        self.graph, self.of_x, self.of_y, self.scale = graph, of_x.contiguous(), of_y.contiguous(), scale
+    def __init__(self, graph: Graph, of_x: Tensor, of_y: Tensor, dim: int, weights: Tensor | None) -> None:
+        self.graph, self.of_x, self.of_y = graph, of_x.contiguous(), of_y.contiguous()
         self.x, self.y = of_x[:, :dim].contiguous(), of_y[:, :dim].contiguous()
+        self.scale = inverse(mass(self.x, self.y, weights, graph))
 
     def forward(self, p: Tensor, q: Tensor, weight: Tensor, bias: Tensor, W: Tensor, B: Tensor, v: Tensor) -> Tensor:
         rows = torch.cat([W.flatten(0, 1), B])
