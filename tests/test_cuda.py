@@ -359,26 +359,30 @@ def test_bad_numbers_stop_a_gpu_run_within_a_step(tmp_path):
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_small_kernels_on_the_chip_are_the_sum_over_edges(kind):
+    """In float32 to rounding; in bf16, where the gradient of the first layer loses a fortieth, no worse than edge by edge."""
     rng = torch.Generator().manual_seed(0)
     x = torch.rand(3000, 2, generator=rng, dtype=torch.float64)
     graph, a = radius_graph(x, r=0.05), torch.randn(3000, 2, generator=rng)
     torch.manual_seed(0)
     kernel = Kernel(3, (32, 8), 128, 128)
     v, d = (torch.randn(3000, 128, generator=rng).bfloat16().float() for _ in range(2))
-    found = {}
-    for device, backend, dtype in (("cpu", "factored", torch.float64), ("cuda", "fused", torch.float32)):
+
+    def all_of(device, backend, dtype):
         of = features(x.to(dtype), a.to(dtype), 0.05, (0,)).to(device)
         here = copy.deepcopy(kernel).to(device, dtype)
         values = v.to(device, dtype).requires_grad_()
         with torch.autocast(device, kind, enabled=device == "cuda" and kind != torch.float32):
             balls = Balls(graph.to(device), of, of, 2, None, here, 1, recompute=False, backend=backend)
             out = balls(here, values)
-        assert (balls.near is not None) == (device == "cuda")
+        assert (balls.near is not None) == (backend == "fused")
         gradients = torch.autograd.grad(out, [values, *here.parameters()], d.to(device, out.dtype))
-        found[device] = [each.detach().cpu().double() for each in (out, *gradients)]
-    limit = 1e-4 if kind == torch.float32 else 0.02
-    for one, other in zip(found["cuda"], found["cpu"], strict=True):
-        assert float((one - other).norm() / other.norm()) < limit
+        return [each.detach().cpu().double() for each in (out, *gradients)]
+
+    exact = all_of("cpu", "factored", torch.float64)
+    chip, edges = (all_of("cuda", backend, torch.float32) for backend in ("fused", "factored"))
+    for true, one, other in zip(exact, chip, edges, strict=True):
+        error, usual = (float((each - true).norm() / true.norm()) for each in (one, other))
+        assert error < (1e-4 if kind == torch.float32 else 1.2 * usual + 1e-3)
 
 
 def test_small_kernels_give_the_same_bits_twenty_times():
@@ -403,7 +407,7 @@ def test_a_recorded_step_is_the_step(kind, more, tmp_path):
     losses = {}
     for capture in (True, False):
         torch.manual_seed(0)
-        model = kind(2, 2, 1, width=32, radius=0.1)
+        model = kind(2, len(data.inputs), 1, width=32, radius=0.1)
         seen = losses[capture] = []
         options = {"device": "cuda", "weighted": True, "zero": "box", "batch": 4, "epochs": 3, **more}
         fit(model, data, Radius(0.1), "ours", capture=capture, report=seen.append, **options)

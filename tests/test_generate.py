@@ -225,13 +225,17 @@ def command(folder, n=60, workers=2, size=31):
 
 
 def wait_for_a_shard(folder, process):
-    limit = time.monotonic() + 120
-    while time.monotonic() < limit and process.poll() is None:
-        path = Path(folder) / "dataset.json"
-        if path.exists() and Manifest.read(Path(folder)).shards:
+    before, limit, ended = shards_in(folder), time.monotonic() + 120, False
+    while time.monotonic() < limit and not ended:
+        ended = process.poll() is not None
+        if shards_in(folder) > before:
             return
         time.sleep(0.01)
     raise AssertionError(f"no shard was listed; exit code {process.poll()}")
+
+
+def shards_in(folder):
+    return len(Manifest.read(folder).shards) if (folder / "dataset.json").exists() else 0
 
 
 @pytest.mark.parametrize("point", [1, *(pytest.param(point, marks=pytest.mark.slow) for point in (4, 9, 14))])
@@ -316,13 +320,16 @@ def test_stopped_and_run_again(sent, code, tmp_path):
 
 
 def kill_sweep(tmp_path, moments, seed, longest=7.0):
+    """Killed at any moment of the first seconds, and, every other time, while shards are written, whenever that is."""
     clean = make_dataset(Darcy(size=31, modes=32), 320, 1, tmp_path / "clean").manifest
     random.seed(seed)
     folder, kills, within = tmp_path / "d", 0, 0
-    for _ in range(moments):
+    for moment in range(moments):
         process = subprocess.Popen(command(folder, 320), stderr=subprocess.DEVNULL, start_new_session=True)
+        if moment % 2:
+            wait_for_a_shard(folder, process)
         try:
-            process.wait(timeout=random.uniform(0.0, longest))
+            process.wait(timeout=random.uniform(0.0, 0.2 if moment % 2 else longest))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
