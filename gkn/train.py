@@ -176,6 +176,17 @@ def products(precision: str) -> Iterator[None]:
 
 
 @contextmanager
+def _compiling(model: Model) -> Iterator[None]:
+    if isinstance(model, NearFar):
+        model.compiled = True
+    try:
+        yield
+    finally:
+        if isinstance(model, NearFar):
+            model.compiled = False
+
+
+@contextmanager
 def _tensorboard(folder: Path) -> Iterator[Any]:
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -381,7 +392,8 @@ class _Run:
             return passes
         key = id(batch.graph), share  # the record keeps the graph, and with it its identity
         if key not in self.records:
-            self.records[key] = Captured(passes, batch, self.parameters)
+            with _compiling(self.model):
+                self.records[key] = Captured(passes, batch, self.parameters)
         return self.records[key]
 
     def _reduce(self, gradients: list[Tensor], loss: Tensor) -> Tensor:

@@ -1,5 +1,8 @@
 """NearFar: promises of the model."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -237,3 +240,33 @@ def test_what_is_kept_for_the_derivative_does_not_grow_with_the_slices(rng, monk
         kept[chunk] = max(seen)
     assert kept[1000] >= 60 * 2 * 64
     assert kept[16] < 60 * 64
+
+
+COMPILED = """
+import torch
+from functools import cache, partial
+from torch._dynamo.testing import CompileCounterWithBackend
+from gkn.models import NearFar, nearfar
+from gkn.neighbors import radius_graph
+
+counter = CompileCounterWithBackend("aot_eager")
+nearfar._compiled = cache(partial(torch.compile, dynamic=False, backend=counter))
+torch.manual_seed(0)
+model = NearFar(2, 2, 1, width=16, blocks=3, slices=4, head=8, kernel=(8, 4), radius=0.3).double()
+x, a, w = torch.rand(40, 2).double(), torch.randn(40, 2).double(), torch.rand(40).double()
+graph, found = radius_graph(x, r=0.3), []
+for model.compiled in (False, True):
+    model.zero_grad()
+    out = model(graph, x, a, w)
+    out.square().sum().backward()
+    found.append([out.detach(), *(each.grad.clone() for each in model.parameters())])
+assert counter.frame_count == 2, counter.frame_count
+for one, other in zip(*found):
+    torch.testing.assert_close(one, other)
+"""
+
+
+def test_compiled_it_is_the_same_and_compiled_once_for_all_blocks():
+    """What is sent, and what follows from what is received. Apart from the checks of types that tests have in every call."""
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

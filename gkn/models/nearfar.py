@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -56,7 +57,11 @@ class NearFar(nn.Module):
         features       which fields of a enter kappa; None: the first
         near, far      whether there is the one, and the other
         recompute, backend   as of `GKN`
+
+    While `compiled` is set, what is done at points is done by kernels that torch.compile makes for their number.
     """
+
+    compiled = False
 
     def __init__(
         self,
@@ -150,12 +155,12 @@ class NearFar(nn.Module):
             of_sources = split.lend((x.new_ones(len(x)) if weights is None else weights)[:, None])[:, 0]
             sources = split.lend(x), split.lend(a)
         near, share = self._near(graph, (x, a), sources, of_sources), _shares(weights, x, graph.cuts, split)
-        v = self._lifted(x, a)
+        v, send = self._lifted(x, a), _compiled(_Block.send) if self.compiled else _Block.send
         for block in self.blocks:
             assert isinstance(block, _Block)
-            state, p = block.send(v, share, graph.cuts, split)
+            state, p = send(block, v, share, graph.cuts, split)
             yield state
-            v = block.receive(v, p, state, near, graph.cuts)
+            v = block.receive(v, p, state, near, graph.cuts, self.compiled)
         yield State(v, None)
 
     def at(
@@ -219,6 +224,12 @@ def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int], split: Split
         return weights / split.sum(weights.sum())
     tiny = torch.finfo(kind).tiny
     return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split([b - a for a, b in pairwise(cuts)])])
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Once for all blocks, which differ in nothing but their numbers."""
+    return torch.compile(function, dynamic=False)
 
 
 def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
@@ -291,17 +302,22 @@ class _Block(nn.Module):
         found: tuple[Tensor, Tensor] = _again(gathered, v, share)
         return found
 
-    def receive(self, v: Tensor, p: Tensor | None, state: State, near: Balls | None, cuts: Sequence[int]) -> Tensor:
+    def receive(
+        self, v: Tensor, p: Tensor | None, state: State, near: Balls | None, cuts: Sequence[int], compiled: bool = False
+    ) -> Tensor:
         """The next values, at points with the values v that belong to the slices p, of what the nodes have."""
         integral = None if near is None else near(self.kappa, state.v)
         if len(v) <= CHUNK:
-            return self._next(v, integral, state.far, p, [b - a for a, b in pairwise(cuts)])
-        found = []
+            found: Tensor = (_compiled(_Block._next) if compiled else _Block._next)(
+                self, v, integral, state.far, p, [b - a for a, b in pairwise(cuts)]
+            )
+            return found
+        parts = []
         for number, ends in enumerate(pairwise(cuts)):
             far = None if state.far is None else state.far[number : number + 1]
             for i, j in _chunks(*ends):
-                found.append(_again(self._next, v[i:j], None if integral is None else integral[i:j], far, None, [j - i]))
-        return torch.cat(found)
+                parts.append(_again(self._next, v[i:j], None if integral is None else integral[i:j], far, None, [j - i]))
+        return torch.cat(parts)
 
     def _next(self, v: Tensor, near: Tensor | None, far: Tensor | None, p: Tensor | None, sizes: list[int]) -> Tensor:
         if far is not None and p is None:
