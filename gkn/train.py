@@ -88,7 +88,7 @@ def fit(
     report: Report | None = None,
     warn: Callable[[str], None] | None = None,
     tensorboard: bool = False,
-    capture: bool = False,
+    capture: bool = True,
     **changes: Any,
 ) -> Operator:
     """Train a network and return it as an operator.
@@ -108,7 +108,7 @@ def fit(
     save_every   seconds between checkpoints
     keep         so many of the last checkpoints; the best is kept, too
     timeout      seconds after which a rank that does not answer ends the run: more than a step, or a test function, takes
-    capture      on a GPU, steps of NearFar and Multigrid on whole domains are recorded once and replayed
+    capture      on a GPU, steps of NearFar and Multigrid on whole domains are compiled, recorded once and replayed
     """
     chosen = changed(recipe if isinstance(recipe, Recipe) else recipe_named(recipe), **changes)
     if rng is not None:

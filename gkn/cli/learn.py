@@ -46,44 +46,44 @@ def train(
     recipe: Annotated[str, typer.Option(help=f"How to train: {' or '.join(RECIPES)}.")] = "ours",
     model: Annotated[str, typer.Option(help=f"What to train: {', '.join(MODELS)}.")] = "GKN",
     train: Annotated[
-        int | None, typer.Option("--train", min=1, help="Samples to learn from. [default: all but the test]")
+        int | None, typer.Option("--train", min=1, help="Samples to learn from. By default all but the test.")
     ] = None,
     test: Annotated[
-        int | None, typer.Option(min=0, help="Samples to judge by, the last ones. [default: a fifth, at most 100]")
+        int | None, typer.Option(min=0, help="Samples to judge by, the last ones. By default a fifth, at most 100.")
     ] = None,
     every: Annotated[
         list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; several: learned together.")
     ] = None,
-    inputs: Annotated[list[str] | None, typer.Option("--input", help="A field to learn from. [default: the dataset's]")] = None,
+    inputs: Annotated[list[str] | None, typer.Option("--input", help="A field to learn from. By default the dataset's.")] = None,
     outputs: Annotated[
-        list[str] | None, typer.Option("--output", help="A field to be learned. [default: the dataset's]")
+        list[str] | None, typer.Option("--output", help="A field to be learned. By default the dataset's.")
     ] = None,
     smooth: Annotated[
         float | None,
-        typer.Option(min=0, help="Width of the Gaussian that smooths `a`, a length; 0: no. [default: the recipe's]"),
+        typer.Option(min=0, help="Width of the Gaussian that smooths `a`, a length; 0: no. By default the recipe's."),
     ] = None,
     r: Annotated[
-        float | None, typer.Option("--r", min=0, help="Neighbours within r. [default: 0.25; 0.05 for NearFar and Multigrid]")
+        float | None, typer.Option("--r", min=0, help="Neighbours within r. By default 0.25; 0.05 for NearFar and Multigrid.")
     ] = None,
-    m: Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph. [default: all points]")] = None,
+    m: Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph. By default all points.")] = None,
     l: Annotated[int, typer.Option("--l", min=1, help="Sub-graphs of a sample.")] = 1,
-    width: Annotated[int | None, typer.Option(min=1, help="Components of v. [default: the recipe's]")] = None,
-    kernel: Annotated[str | None, typer.Option(help="Hidden layers of kappa, e.g. 128,256. [default: the recipe's]")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Components of v. By default the recipe's.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Hidden layers of kappa, e.g. 128,256. By default the recipe's.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="T; blocks of a NearFar, cycles of a Multigrid. [default: the recipe's]")
+        int | None, typer.Option(min=1, help="T; blocks of a NearFar, cycles of a Multigrid. By default the recipe's.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="[default: the recipe's]")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Graphs a step, on all ranks. [default: the recipe's]")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate. [default: the recipe's]")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp64, fp32, tf32 or bf16. [default: bf16 on a GPU, else fp32]")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of everything that is drawn. [default: 0]")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="By default the recipe's.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Graphs a step, on all ranks. By default the recipe's.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate. By default the recipe's.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp64, fp32, tf32 or bf16. By default bf16 on a GPU, else fp32.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of everything that is drawn. By default 0.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Anything else of the recipe.")] = None,
     weighted: Annotated[bool, typer.Option(help="Quadrature weights, for meshes of uneven density.")] = False,
     unit: Annotated[list[str] | None, typer.Option(metavar="FIELD=UNIT", help="For the record.")] = None,
     test_m: Annotated[
-        int | None, typer.Option("--test-m", min=1, help="Judge on so many drawn nodes. [default: m, or all]")
+        int | None, typer.Option("--test-m", min=1, help="Judge on so many drawn nodes. By default m, or all.")
     ] = None,
-    test_every: Annotated[int | None, typer.Option(min=1, help="Epochs between tests. [default: 20 tests a run]")] = None,
+    test_every: Annotated[int | None, typer.Option(min=1, help="Epochs between tests. By default 20 tests a run.")] = None,
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
     keep: Annotated[int, typer.Option(min=1, help="Checkpoints to keep, beside the best.")] = 2,
     timeout: Annotated[
@@ -161,11 +161,11 @@ def evaluate(
     l: L = 1,
     r: R = None,
     every: Annotated[list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; several: a row each.")] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="The last so many samples. [default: all]")] = None,
-    first: Annotated[int | None, typer.Option(min=1, help="Of those, the first so many. [default: all]")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="The last so many samples. By default all.")] = None,
+    first: Annotated[int | None, typer.Option(min=1, help="Of those, the first so many. By default all.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
     best: Annotated[bool, typer.Option(help="The run at its least test error, not at its end.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The JSON file. [default: eval.json in the run's folder]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The JSON file. By default eval.json in the run's folder.")] = None,
     device: Device = "auto",
 ) -> None:
     """Judge an operator: relative l2 errors, at any resolution."""
@@ -198,7 +198,7 @@ def predict(
     run: Annotated[Path | None, typer.Argument(help="A run's folder, or that of a saved operator.")] = None,
     input_: Annotated[Path, typer.Option("--input", help="The functions a: .npz, .vtu or another mesh, .mat, .h5.")] = ...,  # type: ignore[assignment]
     out: Annotated[Path, typer.Option(help="The answer: .npz or .vtu.")] = ...,  # type: ignore[assignment]
-    at: Annotated[Path | None, typer.Option(help="Where: a .npy of (points, dimension). [default: the input's points]")] = None,
+    at: Annotated[Path | None, typer.Option(help="Where: a .npy of (points, dimension). By default the input's points.")] = None,
     pretrained_: Annotated[
         str | None, typer.Option("--pretrained", help=f"One that comes with gkn: {', '.join(names()) or 'none'}.")
     ] = None,
@@ -246,7 +246,7 @@ def predict(
 
 
 def info(
-    path: Annotated[Path | None, typer.Argument(help="A run, a saved operator, or a dataset. [default: this machine]")] = None,
+    path: Annotated[Path | None, typer.Argument(help="A run, a saved operator, or a dataset. By default this machine.")] = None,
 ) -> None:
     """What a run, an operator or a dataset is; or what this machine has and how it computes."""
     if path is None:

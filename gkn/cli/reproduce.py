@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gkn.cli.learn import Device, device_named
-from gkn.cli.shell import Config, console, plain
+from gkn.cli.learn import Device
+from gkn.cli.runs import Pages, Seeds, Work, place_of, said, show_pages
+from gkn.cli.shell import Config
 from gkn.paper.reproduce import NAMES, RECIPES, chosen, only_pages, reproduce
 from gkn.paper.scale import SCALES
-from gkn.runs.work import MOST_SEEDS, Place
 
 
 def reproduce_(
     names: Annotated[list[str] | None, typer.Argument(help=f"all, tables, figures, or some of {', '.join(NAMES)}.")] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), small (two cores, an hour), paper (a GPU).")] = "small",
     recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "both",
-    seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="So many of each cell: mean and spread.")] = 1,
+    seeds: Seeds = 1,
     under: Annotated[
         float | None, typer.Option(min=0.0, help="Further seeds only of cells whose first took fewer seconds to train.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Results and pages. [default: runs/paper-SCALE]")] = None,
-    work: Annotated[Path | None, typer.Option(help="Data and trained networks, which are large. [default: OUT/work]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results and pages. By default runs/paper-SCALE.")] = None,
+    work: Work = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time. On a GPU: as many as fit, best under CUDA MPS.")] = 1,
     backend: Annotated[str, typer.Option(help="joblib's: loky (processes here), dask or ray (a cluster).")] = "loky",
     scheduler: Annotated[str | None, typer.Option(help="Where Dask's scheduler is, e.g. tcp://host:8786.")] = None,
     device: Device = "auto",
-    pages: Annotated[bool, typer.Option("--pages", help="Run nothing: only make the pages of what is there.")] = False,
+    pages: Pages = False,
     config: Config = None,
 ) -> None:
     """Every table and figure of the paper. Finished cells are kept: interrupted, the same command goes on."""
@@ -42,23 +39,15 @@ def reproduce_(
         raise typer.BadParameter(f"{recipe!r}: use paper, ours or both", param_hint="--recipe")
     if under is not None and seeds == 1:
         raise typer.BadParameter("it is about further seeds: needs --seeds", param_hint="--under")
-    folder = (out or Path("runs") / f"paper-{scale}").resolve()  # workers may be elsewhere
-    command = shlex.join(["gkn", *sys.argv[1:]])
-    place = Place(folder, (work or folder / "work").resolve(), device_named(device), jobs, command)
+    place = place_of(out or Path("runs") / f"paper-{scale}", work, device, jobs)
     if pages:
         chosen(names or ["all"])  # says which there are
-        page = only_pages(place, scale)
-        console.print(f"the pages: {plain(page)}", soft_wrap=True)
+        show_pages(only_pages(place, scale))
         return
-    start = time.perf_counter()
-
-    def say(done: int, total: int, what: str) -> None:
-        console.print(f"{time.perf_counter() - start:7.1f} s  {done}/{total}  {plain(what)}", soft_wrap=True)
-
     with _workers(backend, scheduler, jobs):
         recipes = RECIPES if recipe == "both" else (recipe,)
-        page = reproduce(names or ["all"], place, scale=scale, recipes=recipes, seeds=seeds, under=under, progress=say)
-    console.print(f"the pages: {plain(page)}, {plain(page.with_name('README.md'))}", soft_wrap=True)
+        page = reproduce(names or ["all"], place, scale=scale, recipes=recipes, seeds=seeds, under=under, progress=said())
+    show_pages(page)
 
 
 def _workers(backend: str, scheduler: str | None, jobs: int) -> Any:
