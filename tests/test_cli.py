@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 from gkn import Dataset
-from gkn.cli import main
+from gkn.cli import app, main
 from gkn.storage import Manifest
 
 
@@ -59,6 +60,17 @@ def test_help():
     for verb in ("make", "import", "info", "check", "show"):
         assert "Usage" in run("data", verb, "--help")
     assert "darcy-mesh" in run("data", "make", "--help")
+
+
+def test_help_says_all_that_is_written():
+    """Square brackets would be taken for markup, and left out."""
+
+    def commands(command):
+        return [each for one in getattr(command, "commands", {}).values() for each in commands(one)] or [command]
+
+    found = [parameter for one in commands(typer.main.get_command(app)) for parameter in one.params]
+    assert len(found) > 80
+    assert [each.name for each in found if "[" in (getattr(each, "help", None) or "")] == []
 
 
 def test_make_again_says_it_is_there(made):

@@ -59,7 +59,9 @@ def _parameters(recipe: str, size: int | None, given: list[str]) -> dict[str, An
 def data_import(
     files: Annotated[list[Path], typer.Argument(help=".mat, .pt, .h5, .npz, .vtu, .vtk, .msh and other meshes in one file.")],
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
-    output: Annotated[list[str] | None, typer.Option(help="A field to be learned; the others are inputs. By default u.")] = None,
+    output: Annotated[
+        list[str] | None, typer.Option(help="A field to be learned; the others are inputs. By default u.")
+    ] = None,
     nodes: Annotated[
         str, typer.Option(help="Where arrays without coordinates have their values: vertices or centres.")
     ] = "vertices",

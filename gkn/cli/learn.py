@@ -54,7 +54,9 @@ def train(
     every: Annotated[
         list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; several: learned together.")
     ] = None,
-    inputs: Annotated[list[str] | None, typer.Option("--input", help="A field to learn from. By default the dataset's.")] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", help="A field to learn from. By default the dataset's.")
+    ] = None,
     outputs: Annotated[
         list[str] | None, typer.Option("--output", help="A field to be learned. By default the dataset's.")
     ] = None,
@@ -75,7 +77,9 @@ def train(
     epochs: Annotated[int | None, typer.Option(min=1, help="By default the recipe's.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Graphs a step, on all ranks. By default the recipe's.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate. By default the recipe's.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp64, fp32, tf32 or bf16. By default bf16 on a GPU, else fp32.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp64, fp32, tf32 or bf16. By default bf16 on a GPU, else fp32.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of everything that is drawn. By default 0.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Anything else of the recipe.")] = None,
     weighted: Annotated[bool, typer.Option(help="Quadrature weights, for meshes of uneven density.")] = False,
@@ -198,7 +202,9 @@ def predict(
     run: Annotated[Path | None, typer.Argument(help="A run's folder, or that of a saved operator.")] = None,
     input_: Annotated[Path, typer.Option("--input", help="The functions a: .npz, .vtu or another mesh, .mat, .h5.")] = ...,  # type: ignore[assignment]
     out: Annotated[Path, typer.Option(help="The answer: .npz or .vtu.")] = ...,  # type: ignore[assignment]
-    at: Annotated[Path | None, typer.Option(help="Where: a .npy of (points, dimension). By default the input's points.")] = None,
+    at: Annotated[
+        Path | None, typer.Option(help="Where: a .npy of (points, dimension). By default the input's points.")
+    ] = None,
     pretrained_: Annotated[
         str | None, typer.Option("--pretrained", help=f"One that comes with gkn: {', '.join(names()) or 'none'}.")
     ] = None,
