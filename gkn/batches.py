@@ -13,7 +13,7 @@ from gkn.dataset import Dataset, Normalizer, check_sample
 from gkn.domain import Domain
 from gkn.graph import Graph
 from gkn.memory import available_memory
-from gkn.neighbors import CANDIDATES, radius_graphs
+from gkn.neighbors import CANDIDATES, lumped, radius_graphs
 from gkn.rules import Nystrom, Rule
 
 
@@ -96,7 +96,7 @@ class Batches:
     memory, everything is on the device, and a batch is made there, of any of its graphs, without asking the host.
 
         inputs, outputs   normalisers of a and of u
-        weighted          batches carry the domain's quadrature weights
+        weighted          batches carry the domain's quadrature weights; of drawn nodes, those of all points near them
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class Batches:
             of_draw = torch.tensor([graph % l for graph in graphs], device=self.device)
             nodes = self._nodes[of_sample, of_draw]
             graph = radius_graphs(points.x[nodes], self.rule.r)
-            flat, sample = nodes.reshape(-1), of_sample[:, None]
-            some, a, u = points.take(flat), functions.a[sample, nodes], functions.u[sample, nodes]
+            sample = of_sample[:, None]
+            some, a, u = points.take(nodes, self.weighted), functions.a[sample, nodes], functions.u[sample, nodes]
         else:
             graph = self._whole(len(graphs))
             some, a, u = points.times(len(graphs)), functions.a[of_sample], functions.u[of_sample]
@@ -210,7 +210,7 @@ class Batches:
         if isinstance(self.rule, Nystrom):
             seed, epoch = self._drawn or (0, 0)
             nodes = self.rule.draws(len(a), [sample], seed=seed, epoch=epoch, device=self.device)[0, draw]
-            points, a, u = points.take(nodes), a[nodes], u[nodes]
+            points, a, u = points.take(nodes[None], self.weighted), a[nodes], u[nodes]
             graph = self.rule.graph(points.x)
         elif sample in self._graphs:
             graph = self._graphs[sample]
@@ -265,9 +265,12 @@ class _Points:
         mean, std = (x.reshape(-1, outputs.fields).to(device, dtype) for x in outputs.at(domain.points))
         return _Points(domain.points.to(device), domain.weights.to(device, dtype), mean, std)
 
-    def take(self, nodes: Tensor) -> _Points:
-        mean, std = (x[nodes] if len(x) > 1 else x for x in (self.mean, self.std))
-        return _Points(self.x[nodes], self.weights[nodes], mean, std)
+    def take(self, nodes: Tensor, weighted: bool) -> _Points:
+        """Of draws (G, m), one after the other. If their weights will be asked for, all points give theirs to drawn ones."""
+        flat = nodes.reshape(-1)
+        weights = lumped(self.x, self.weights, nodes).reshape(-1) if weighted else self.weights[flat]
+        mean, std = (x[flat] if len(x) > 1 else x for x in (self.mean, self.std))
+        return _Points(self.x[flat], weights, mean, std)
 
     def times(self, count: int) -> _Points:
         mean, std = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.mean, self.std))

@@ -149,7 +149,7 @@ class Judge:
                 operator.outputs,
                 device=own.device,
                 dtype=torch.promote_types(own.dtype, torch.float32),
-                weighted=True,
+                weighted=operator.weighted or not dataset.one_domain or self._weighted(0),
             )
             self._batches.draw(seed, 0)
             nodes = rule.m * rule.l if isinstance(rule, Nystrom) else len(dataset.domain)

@@ -94,6 +94,34 @@ def radius_graphs(points: Tensor, r: float) -> Graph:
     return graph.cut(tuple(range(0, clouds * m + 1, m)))
 
 
+def nearest(sources: Tensor, targets: Tensor) -> Tensor:
+    """(T,): which source each target is nearest to."""
+    call = f"nearest({_shape(sources)}, {_shape(targets)})"
+    if sources.ndim != 2 or targets.ndim != 2 or sources.shape[1] != targets.shape[1] or not len(sources):
+        raise ValueError(f"{call}: needed (points, d) of the same dimension, and at least one source")
+    check_same_device(sources, targets, call)
+    if sources.device.type == "cpu":
+        from scipy.spatial import cKDTree
+
+        return torch.from_numpy(cKDTree(sources.double().numpy()).query(targets.double().numpy())[1].astype(np.int64))
+    middle = sources.double().mean(0)
+    y = sources.double() - middle
+    few = (targets.double() - middle).split(max(1, _candidates(targets) // len(sources)))
+    return torch.cat([torch.addmm(y.square().sum(1), x, y.T, alpha=-2).argmin(1) for x in few])  # |x - y|^2 - |x|^2
+
+
+def lumped(points: Tensor, weights: Tensor, nodes: Tensor) -> Tensor:
+    """Quadrature weights of some nodes of a domain, (..., m) -> (..., m): every point gives its own to the nearest of them.
+
+    They add up to the measure of the domain, and a node that is alone has more of it than one of many.
+    """
+    found = []
+    for some in nodes.reshape(-1, nodes.shape[-1]):
+        own = torch.zeros(len(some), dtype=weights.dtype, device=weights.device)
+        found.append(own.index_add_(0, nearest(points[some], points), weights))
+    return torch.stack(found).reshape(nodes.shape) if found else weights.new_zeros(nodes.shape)
+
+
 def check_same_device(sources: Tensor, targets: Tensor, call: str) -> None:
     if sources.device != targets.device:
         raise ValueError(f"{call}: sources are on {sources.device}, targets on {targets.device}; needed one device")

@@ -24,7 +24,7 @@ from gkn.domain import Cloud, Domain, Grid, Mesh, check_finite, interpolate
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.graph import Graph
 from gkn.models import MODELS, Model, Multigrid, NearFar, model_of
-from gkn.neighbors import radius_graphs
+from gkn.neighbors import lumped, radius_graphs
 from gkn.rules import Nystrom, Radius, Rule, check_draws, draw_nodes
 from gkn.storage import versions
 
@@ -197,7 +197,7 @@ class Operator:
                     self._fill(total, few, nodes, r, report)
             else:
                 for part in parts:
-                    some = nodes if part.nodes is None else nodes.take(part.nodes.to(device))
+                    some = nodes if part.nodes is None else nodes.take([part.nodes.to(device)], self.weighted)
                     graph = self.rule.graph(some.x, None, r)
                     states: Any = model.states(graph, some.x, some.a, some.weights if self.weighted else None)
                     self._ask(total, states, some, queries, r, report)
@@ -306,7 +306,7 @@ class Operator:
         else:
             each = [part.nodes.to(nodes.x.device) for part in parts if part.nodes is not None]
             chosen = torch.cat(each)
-            some = nodes.take(chosen)
+            some = nodes.take(each, self.weighted)
             graph = self._graphs(nodes.x, each, r)
             own = torch.cat([torch.arange(len(part)) < of.own for part, of in zip(each, parts, strict=True)]).to(chosen.device)
             place = chosen[own]
@@ -383,8 +383,11 @@ class _Nodes:
     a: Tensor
     weights: Tensor
 
-    def take(self, which: Tensor) -> _Nodes:
-        return _Nodes(self.x[which], self.a[which], self.weights[which])
+    def take(self, parts: list[Tensor], weighted: bool) -> _Nodes:
+        """Parts one after the other. In each, if weights will be asked for, all nodes give theirs to the nearest."""
+        which = torch.cat(parts)
+        weights = torch.cat([lumped(self.x, self.weights, part) for part in parts]) if weighted else self.weights[which]
+        return _Nodes(self.x[which], self.a[which], weights)
 
 
 @dataclass(frozen=True, eq=False)

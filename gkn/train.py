@@ -108,7 +108,7 @@ def fit(
     save_every   seconds between checkpoints
     keep         so many of the last checkpoints; the best is kept, too
     timeout      seconds after which a rank that does not answer ends the run: more than a step, or a test function, takes
-    capture      on a GPU, steps of NearFar and Multigrid on whole domains are compiled, recorded once and replayed
+    capture      on a GPU, steps of NearFar, and of Multigrid on whole domains, are compiled, recorded once and replayed
     """
     chosen = changed(recipe if isinstance(recipe, Recipe) else recipe_named(recipe), **changes)
     if rng is not None:
@@ -252,7 +252,7 @@ class _Run:
         self.seconds, self.started, self.saved = 0.0, time.monotonic(), time.monotonic()
         self.rate_since, self.rate_edges = time.monotonic(), 0
         self._begun = 0
-        self.records: dict[tuple[int, float], Captured] = {}
+        self.records: dict[Any, Captured] = {}
         self.checkpoints: Checkpoints | None = None
         self.folder: Path | None = None
         self.watch = _Watch(self)
@@ -388,13 +388,19 @@ class _Run:
     def _captured(self, batch: Batch, share: float) -> Callable[[Batch], Tensor]:
         """The passes; recorded, where one batch is like the other and the network is one of very many small kernels."""
         passes = partial(self._passes, share=share)
-        if not (self.capture and batch.fixed and self.device.type == "cuda" and isinstance(self.model, NearFar | Multigrid)):
+        if not (self.capture and self.device.type == "cuda" and self._recordable(batch)):
             return passes
-        key = id(batch.graph), share  # the record keeps the graph, and with it its identity
-        if key not in self.records:
+        key = id(batch.graph) if batch.fixed else batch.sizes, share  # the record keeps the graph, and with it its identity
+        if key not in self.records or not self.records[key].has_room(batch):
+            self.records.pop(key, None)
             with _compiling(self.model):
                 self.records[key] = Captured(passes, batch, self.parameters)
         return self.records[key]
+
+    def _recordable(self, batch: Batch) -> bool:
+        if batch.fixed:
+            return isinstance(self.model, NearFar | Multigrid)
+        return isinstance(self.model, NearFar) and self.model.on_chip({"bf16": torch.bfloat16}.get(self.recipe.precision))
 
     def _reduce(self, gradients: list[Tensor], loss: Tensor) -> Tensor:
         """Sums over ranks, in one message: of gradients, in place, of the loss, and of how many were told to stop."""

@@ -3,12 +3,15 @@
 import pytest
 import torch
 
+from gkn.batches import Batch
+from gkn.capture import refill, roomy
 from gkn.graph import Graph
 from gkn.models import NearFar
 from gkn.models.balls import Balls, features
 from gkn.models.kernel import Kernel
 from gkn.neighbors import radius_graph
 from gkn.ops import near
+from gkn.recipes import differences
 
 R = 0.4
 
@@ -64,6 +67,22 @@ def test_in_parts_and_by_few_programs(rng, monkeypatch):
     monkeypatch.setattr(near, "PROGRAMS", 3)
     for a, b in zip(passes(*given, "fused"), whole, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_edges_that_are_not_there_are_not_seen(rng):
+    """A graph with room for more, and refilled with another's edges: passes and differences are that other's."""
+    first, second = case(rng, sources=23), case(rng, sources=23)
+    graph, of, dim, kernel, v, weights = second
+    place = roomy(first[0], 3.0)
+    assert place.num_edges > graph.num_edges
+    refill(place, graph)
+    d = torch.randn(23, 9, generator=rng)
+    for a, b in zip(*(passes(each, of, dim, kernel, v, weights, "fused", d) for each in (place, graph)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    x, u = torch.rand(23, 2, generator=rng), torch.rand(23, 1, generator=rng)
+    zero, one, sizes = torch.zeros(1, 1), torch.ones(1, 1), (23,)
+    found = [differences(torch.zeros(23, 1), Batch(each, x, x, u, zero, one, None, sizes, (0,))) for each in (place, graph)]
+    torch.testing.assert_close(*found)
 
 
 def test_a_target_with_nothing_in_its_ball(rng):

@@ -6,7 +6,7 @@ import torch
 
 from gkn import neighbors
 from gkn.domain import Grid
-from gkn.neighbors import radius_graph
+from gkn.neighbors import lumped, nearest, radius_graph
 
 BACKENDS = ("brute", "tree", "cells")
 SIZES = (16, 31, 61, 85, 121, 141, 211, 241, 421)
@@ -204,3 +204,33 @@ def test_numbers_of_any_kind_are_radii():
     x = torch.rand(5, 2)
     for r in (1, np.float32(1), torch.tensor(1.0)):
         assert radius_graph(x / 2, r=r).num_edges == 25
+
+
+def test_the_nearest_of_some_points(rng):
+    for dim in (1, 2, 3):
+        y, x = (torch.rand(many, dim, generator=rng, dtype=torch.float64) * 10 + 5 for many in (17, 60))
+        assert torch.equal(nearest(y, x), torch.cdist(x, y).argmin(1))
+    for one, other in ((y[:0], x), (y[:, :2], x), (y, x[0])):
+        with pytest.raises(ValueError, match="nearest"):
+            nearest(one, other)
+
+
+def test_weights_of_drawn_nodes_are_those_of_all_points_near_them(rng):
+    grid = Grid(6)
+    nodes = torch.stack([torch.arange(36), torch.randperm(36, generator=rng)])
+    torch.testing.assert_close(lumped(grid.points, grid.weights, nodes), grid.weights[nodes])  # all of them keep their own
+    few = torch.tensor([[0, 35], [7, 28]])
+    found = lumped(grid.points, grid.weights, few)
+    torch.testing.assert_close(found.sum(1), torch.ones(2, dtype=torch.float64))
+    assert float(found.min()) > 0.4
+    assert lumped(grid.points, grid.weights, few[:0]).shape == (0, 2)
+
+
+def test_a_sum_over_drawn_nodes_is_an_integral(rng):
+    """With equal weights it is off by a tenth, as nodes that are drawn lie."""
+    grid = Grid(31)
+    nodes = torch.stack([torch.randperm(len(grid), generator=rng)[:120] for _ in range(20)])
+    values = (grid.points[:, 0] * 7).sin() * grid.points[:, 1] + 1
+    exact, found = float(grid.weights @ values), (lumped(grid.points, grid.weights, nodes) * values[nodes]).sum(1)
+    off, usual = (float((each / exact - 1).square().mean().sqrt()) for each in (found, values[nodes].mean(1)))
+    assert off < usual / 3

@@ -62,12 +62,10 @@ class Balls:
     @torch.no_grad()
     def _small(self, graph: Graph, of_x: Tensor, of_y: Tensor, dim: int, like: Kernel, dtype: torch.dtype) -> Any:
         """Where all of it can be done on the chip: how."""
-        if self.backend != "fused" or library.is_transformed() or of_x.dtype != torch.float32:
+        if library.is_transformed() or of_x.dtype != torch.float32 or not on_chip(like, of_x.shape[1], dtype, self.backend):
             return None
         from gkn.ops import near
 
-        if not near.fits(like.sizes, of_x.shape[1], max(like.W.shape[1:]), dtype):
-            return None
         return near.Near(graph, of_x, of_y, dim, None if self.weights is None else self.weights.float())
 
     @torch.no_grad()
@@ -116,6 +114,15 @@ class Balls:
             backend=self.backend,
         )
         return integral(v) * self.scale.to(v.dtype)[:, None]
+
+
+def on_chip(like: Kernel, features: int, dtype: torch.dtype, backend: Backend) -> bool:
+    """Whether integrals of such a kernel can be done without anything of an edge in memory."""
+    if backend != "fused":
+        return False
+    from gkn.ops import near
+
+    return near.fits(like.sizes, features, max(like.W.shape[1:]), dtype)
 
 
 class _OnChip(torch.autograd.Function):

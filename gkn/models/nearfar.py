@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gkn.graph import Graph
-from gkn.models.balls import Balls
+from gkn.models.balls import Balls, on_chip
 from gkn.models.balls import features as features_of
 from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready
 from gkn.models.kernel import Kernel
 from gkn.models.split import Split
-from gkn.ops import Backend, autocast
+from gkn.ops import Backend, autocast, pick
 
 CHUNK = 2**18
 """Points at a time where there are more: (K, heads * slices) numbers are many, and are then made again for the derivative."""
@@ -192,6 +192,16 @@ class NearFar(nn.Module):
         with torch.autocast(v.device.type, enabled=False):
             out: Tensor = self.Q(self.norm(v))
         return out
+
+    def on_chip(self, rounded: torch.dtype | None = None) -> bool:
+        """Whether its passes, with numbers of its own type or rounded to another, never ask how many edges there are."""
+        if not self.near:
+            return True
+        like, own = self.blocks[0].kappa, self.P.weight
+        assert isinstance(like, Kernel)
+        dtype = rounded or own.dtype
+        backend = pick(self.backend, own.device, dtype, like.W.shape[1])
+        return own.dtype == torch.float32 and on_chip(like, self.dim + len(self.features), dtype, backend)
 
     def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
         def lifted(x: Tensor, a: Tensor) -> Tensor:
