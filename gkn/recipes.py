@@ -13,6 +13,7 @@ from torch import Tensor
 from gkn.batches import Batch
 from gkn.dataset import WALLS
 from gkn.evaluate import relative
+from gkn.muon import Muon
 
 LATER = {"later": True}
 """Of entries that came after results were named by what they depend on: unless it is used, such an entry is not in the name."""
@@ -30,7 +31,7 @@ class Recipe:
     epochs        how often each sample is seen
     batch         graphs a step, on all ranks together
     loss          mse: of normalised u. abs: the sum of its absolute errors. relative: the relative l2 error of u itself
-    optimizer     adam, with decay as a gradient; adamw, with decay by itself
+    optimizer     adam, with decay as a gradient; adamw, with decay by itself; muon, for matrices, and adamw for the rest
     lr, decay     its learning rate and weight decay
     schedule      constant. step: times `factor` every `every` epochs. cosine: to 0. onecycle: up for `warm` of it, then to 0
     clip          gradients to this norm; None: as they are
@@ -119,7 +120,7 @@ SCHEDULES: dict[str, Callable[[Recipe, float, int], float]] = {
     "cosine": lambda recipe, share, epoch: (1 + math.cos(math.pi * share)) / 2,
     "onecycle": lambda recipe, share, epoch: one_cycle(share, recipe.warm),
 }
-OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "muon": Muon}
 PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
 
 

@@ -76,7 +76,7 @@ def test_the_paper_and_ours():
 def test_bad_recipes_are_refused():
     for changes, said in (
         ({"loss": "l7"}, r"Recipe\(loss='l7'\): use one of mse, abs, relative"),
-        ({"optimizer": "sgd"}, "use one of adam, adamw"),
+        ({"optimizer": "sgd"}, "use one of adam, adamw, muon"),
         ({"schedule": "fast"}, "use one of constant, step, cosine, onecycle"),
         ({"precision": "fp8"}, "use one of fp64, fp32, tf32, bf16"),
         ({"epochs": 0}, r"Recipe\(epochs=0\): needed a whole number, at least 1, at most 2\^62"),

@@ -36,8 +36,8 @@ SMALL: dict[str, dict[str, Any]] = {
 """For tests."""
 RECIPE = Recipe(
     batch=4,
-    optimizer="adamw",
-    lr=2e-3,
+    optimizer="muon",
+    lr=1e-2,
     decay=1e-4,
     warm=0.1,
     zero="box",
@@ -207,6 +207,7 @@ def _ablations(scale: Scale, seed: int) -> Table:
         "no symmetries": {"symmetries": False},
         "no differences in the loss": {"gradient": 0.0},
         "mean of the last weights": {"ema": 0.998},
+        "AdamW": {"optimizer": "adamw", "lr": 2e-3},
         "u not 0 on the boundary": {"zero": None},
         "cosine from the first step": {"schedule": "cosine"},
         "half the learning rate": {"lr": RECIPE.lr / 2},
