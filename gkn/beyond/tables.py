@@ -207,7 +207,7 @@ def _ablations(scale: Scale, seed: int) -> Table:
         "no symmetries": {"symmetries": False},
         "no differences in the loss": {"gradient": 0.0},
         "mean of the last weights": {"ema": 0.998},
-        "AdamW": {"optimizer": "adamw", "lr": 2e-3},
+        "AdamW, with a learning rate of its own": {"optimizer": "adamw", "lr": 2e-3},
         "u not 0 on the boundary": {"zero": None},
         "cosine from the first step": {"schedule": "cosine"},
         "half the learning rate": {"lr": RECIPE.lr / 2},
