@@ -1,7 +1,7 @@
 """gkn: learn the solution operator of a PDE on any mesh or point cloud, and ask it anywhere."""
 
 from gkn.check import check_dataset
-from gkn.dataset import Dataset, Normalizer, Sample
+from gkn.dataset import Dataset, Sample
 from gkn.domain import Cloud, Grid, Mesh
 from gkn.evaluate import Errors, Sampled, relative_l2
 from gkn.fields import GaussianField, smooth, two_phase
@@ -10,6 +10,7 @@ from gkn.graph import Graph
 from gkn.importers import load as import_files
 from gkn.models import GKN, GreenNet, Multigrid, NearFar
 from gkn.neighbors import radius_graph
+from gkn.normalizer import Normalizer
 from gkn.operator import Exact, Operator, Partition, Support
 from gkn.ops import kernel_integral
 from gkn.pde import NotConverged, darcy_residual, solve_darcy

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gkn.dataset import BadNumbers, Dataset, Normalizer, Sample, check_sample, described
+from gkn.dataset import BadNumbers, Dataset, Sample, check_sample, described
 from gkn.domain import Domain, Grid, check_device
 from gkn.fields import stream
 from gkn.models.dense import Dense
@@ -17,6 +17,7 @@ from gkn.models.fcn import FCN
 from gkn.models.pca import PCANet
 from gkn.models.pointwise import Pointwise
 from gkn.models.rbm import ReducedBasis
+from gkn.normalizer import Normalizer
 from gkn.recipes import one_cycle
 
 Answer = Callable[[Tensor, Tensor], Tensor]

@@ -9,11 +9,12 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from gkn.dataset import Dataset, Normalizer, check_sample
+from gkn.dataset import Dataset, check_sample
 from gkn.domain import Domain
 from gkn.graph import Graph
 from gkn.memory import available_memory
 from gkn.neighbors import CANDIDATES, lumped, radius_graphs
+from gkn.normalizer import Normalizer
 from gkn.rules import Nystrom, Rule
 
 

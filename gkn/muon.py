@@ -15,6 +15,7 @@ from torch import Tensor, nn
 LEAST = 8  # rows and columns of a matrix: smaller ones, as of first and last layers, are left to AdamW
 MOMENTUM, LENGTH = 0.95, 0.2  # of an entry's step, in the mean square, over the learning rate: as AdamW's are
 ITERATION, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+TINY = 1e-7  # norm of a gradient that is rounding, or what is left of one that has been 0 for long
 
 
 class Muon(torch.optim.Optimizer):
@@ -68,7 +69,7 @@ def orthogonal(x: Tensor) -> Tensor:
     """Of a stack (..., n, m) = U S V^T nearly U V^T: singular values between 0.7 and 1.2. On a GPU in bf16, which is enough."""
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
-    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-30)
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + TINY)
     x = x.bfloat16() if x.is_cuda else x
     first, third, fifth = ITERATION
     for _ in range(ITERATIONS):

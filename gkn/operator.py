@@ -19,12 +19,13 @@ from torch import Tensor
 
 from gkn.batches import Batch
 from gkn.checkpoint import read_tensors
-from gkn.dataset import Dataset, Normalizer, Sample
+from gkn.dataset import Dataset, Sample
 from gkn.domain import Cloud, Domain, Grid, Mesh, check_finite, interpolate
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.graph import Graph
 from gkn.models import MODELS, Model, Multigrid, NearFar, model_of
 from gkn.neighbors import lumped, radius_graphs
+from gkn.normalizer import Normalizer
 from gkn.rules import Nystrom, Radius, Rule, check_draws, draw_nodes
 from gkn.storage import versions
 

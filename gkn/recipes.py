@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gkn.batches import Batch
-from gkn.dataset import WALLS
 from gkn.evaluate import relative
 from gkn.muon import Muon
+from gkn.normalizer import WALLS
 
 LATER = {"later": True}
 """Of entries that came after results were named by what they depend on: unless it is used, such an entry is not in the name."""

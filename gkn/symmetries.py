@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gkn.batches import Batch
-from gkn.dataset import Dataset, Normalizer
+from gkn.dataset import Dataset
+from gkn.normalizer import Normalizer
 
 
 @dataclass(frozen=True, eq=False)

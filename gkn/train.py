@@ -21,11 +21,12 @@ from torch import Tensor
 from gkn.batches import Batch, Batches
 from gkn.capture import Captured
 from gkn.checkpoint import Checkpoint, Checkpoints
-from gkn.dataset import BadNumbers, Dataset, Normalizer
+from gkn.dataset import BadNumbers, Dataset
 from gkn.durable import CorruptFile, difference, digest, locked, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.evaluate import Errors, Judge, Sampled, Test
 from gkn.fields import stream
 from gkn.models import Model, Multigrid, NearFar, model_of
+from gkn.normalizer import Normalizer
 from gkn.operator import Exact, Features, Operator
 from gkn.ranks import Stop, Stopped, join, signals
 from gkn.recipes import LOSSES, OPTIMIZERS, Recipe, changed, differences, recipe_named

@@ -73,15 +73,16 @@ def test_edges_that_are_not_there_are_not_seen(rng):
     """A graph with room for more, and refilled with another's edges: passes and differences are that other's."""
     first, second = case(rng, sources=23), case(rng, sources=23)
     graph, of, dim, kernel, v, weights = second
-    place = roomy(first[0], 3.0)
-    assert place.num_edges > graph.num_edges
-    refill(place, graph)
+    place = roomy(first[0], 9.0)
+    for each in (radius_graph(torch.rand(23, 2, generator=rng), r=1.5), graph):  # many edges, and then few
+        assert each.num_edges <= place.num_edges
+        refill(place, each)
     d = torch.randn(23, 9, generator=rng)
     for a, b in zip(*(passes(each, of, dim, kernel, v, weights, "fused", d) for each in (place, graph)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    x, u = torch.rand(23, 2, generator=rng), torch.rand(23, 1, generator=rng)
+    x, u, answer = (torch.rand(23, many, generator=rng) for many in (2, 1, 1))
     zero, one, sizes = torch.zeros(1, 1), torch.ones(1, 1), (23,)
-    found = [differences(torch.zeros(23, 1), Batch(each, x, x, u, zero, one, None, sizes, (0,))) for each in (place, graph)]
+    found = [differences(answer, Batch(each, x, x, u, zero, one, None, sizes, (0,))) for each in (place, graph)]
     torch.testing.assert_close(*found)
 
 

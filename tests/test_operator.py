@@ -7,6 +7,7 @@ import torch
 from gkn import GKN, Cloud, Dataset, Exact, Grid, Mesh, Normalizer, Nystrom, Operator, Partition, Radius, Sample, Support
 from gkn import operator as module
 from gkn.durable import CorruptFile, write_sealed_json
+from gkn.neighbors import lumped
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 POINTS = torch.rand(40, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
@@ -75,6 +76,20 @@ def test_support_is_a_small_graph_that_everything_asks(rng):
     found = operator(sample, how=Support(20), rng=torch.Generator().manual_seed(5))
     torch.testing.assert_close(found, expected, **CLOSE)
     torch.testing.assert_close(found[nodes], operator(cloud), **CLOSE)
+
+
+def test_support_nodes_count_for_all_points_near_them():
+    """Where quadrature weights count at all."""
+    plain, sample = make()
+    operator = Operator(plain.model, plain.rule, plain.inputs, plain.outputs, weighted=True)
+    nodes = torch.randperm(81, generator=torch.Generator().manual_seed(5))[:20].sort().values
+    found = operator(sample, how=Support(20), rng=torch.Generator().manual_seed(5))
+    answers = []
+    for weights in (lumped(sample.x, sample.weights, nodes), sample.weights[nodes]):
+        cloud = Sample(Cloud(sample.x[nodes], weights), sample.a[nodes], sample.u[nodes])
+        answers.append(operator(cloud, at=sample.x, a=sample.a))
+    torch.testing.assert_close(found, answers[0], **CLOSE)
+    assert not torch.allclose(found, answers[1])
 
 
 def test_support_averages_over_its_draws():

@@ -7,11 +7,12 @@ import torch
 
 from gkn.batches import Batches
 from gkn.checkpoint import Checkpoints
-from gkn.dataset import WALLS, Dataset, Normalizer
+from gkn.dataset import Dataset
 from gkn.domain import Cloud
 from gkn.evaluate import relative_l2
 from gkn.generate import Darcy, make_dataset
 from gkn.models import GKN
+from gkn.normalizer import WALLS, Normalizer
 from gkn.operator import Operator
 from gkn.recipes import RECIPES, Recipe, differences
 from gkn.rules import Radius
