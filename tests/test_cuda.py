@@ -368,12 +368,13 @@ def test_small_kernels_on_the_chip_are_the_sum_over_edges(kind):
     v, d = (torch.randn(3000, 128, generator=rng).bfloat16().float() for _ in range(2))
 
     def all_of(device, backend, dtype):
+        """Of differences: what values have is a part of it."""
         of = features(x.to(dtype), a.to(dtype), 0.05, (0,)).to(device)
         here = copy.deepcopy(kernel).to(device, dtype)
         values = v.to(device, dtype).requires_grad_()
         with torch.autocast(device, kind, enabled=device == "cuda" and kind != torch.float32):
             balls = Balls(graph.to(device), of, of, 2, None, here, 1, recompute=False, backend=backend)
-            out = balls(here, values)
+            out = balls(here, values, values)
         assert (balls.near is not None) == (backend == "fused")
         gradients = torch.autograd.grad(out, [values, *here.parameters()], d.to(device, out.dtype))
         return [each.detach().cpu().double() for each in (out, *gradients)]

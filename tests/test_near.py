@@ -30,13 +30,13 @@ def case(rng, targets=None, sources=20, dim=2, n=6, m=9, hidden=(7, 3), dtype=to
     return graph, of, dim, kernel, v, torch.rand(sources, generator=rng) + 0.5
 
 
-def passes(graph, of, dim, kernel, v, weights, backend, d=None):
+def passes(graph, of, dim, kernel, v, weights, backend, d=None, own=None, recompute=False):
     """What comes out, and all gradients."""
-    balls = Balls(graph, *of, dim, weights, kernel, 1, recompute=False, backend=backend)
+    balls = Balls(graph, *of, dim, weights, kernel, 1, recompute=recompute, backend=backend)
     assert (balls.near is not None) == (backend == "fused")
-    out = balls(kernel, v)
+    out = balls(kernel, v, own)
     d = torch.ones_like(out) if d is None else d.to(out.dtype)
-    return [out, *torch.autograd.grad(out, [v, *kernel.parameters()], d)]
+    return [out, *torch.autograd.grad(out, [v, *([] if own is None else [own]), *kernel.parameters()], d)]
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,34 @@ def test_it_is_the_sum_over_edges(rng, sizes, weighted):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_in_parts_and_by_few_programs(rng, monkeypatch):
-    given = case(rng, sources=23)
-    whole = passes(*given, "fused")
+@pytest.mark.parametrize("sizes", [{}, {"targets": 9}, {"dim": 3, "n": 17, "m": 1}])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_of_differences(rng, sizes, weighted):
+    """In three ways; and of a v that is the same everywhere, nothing but what the constant makes of it."""
+    graph, of, dim, kernel, v, weights = case(rng, **sizes)
+    weights = weights if weighted else None
+    own = torch.randn(graph.num_targets, kernel.W.shape[1], generator=rng).requires_grad_()
+    d = torch.randn(graph.num_targets, kernel.W.shape[2], generator=rng)
+    ways = [("fused", False), ("factored", False), ("factored", True)]
+    found, *others = (passes(graph, of, dim, kernel, v, weights, backend, d, own, again) for backend, again in ways)
+    for other in others:
+        for a, b in zip(found, other, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    same = torch.randn(1, kernel.W.shape[1], generator=rng)
+    balls = Balls(graph, *of, dim, weights, kernel, 1, backend="fused")
+    out = balls(kernel, same.expand(len(v), -1), same.expand(graph.num_targets, -1))
+    wanted = (graph.degrees > 0)[:, None] * (same @ kernel.B)
+    torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("differences", [True, False])
+def test_in_parts_and_by_few_programs(rng, monkeypatch, differences):
+    *given, v, weights = case(rng, sources=23)
+    own = v.detach().flip(0).requires_grad_() if differences else None
+    whole = passes(*given, v, weights, "fused", own=own)
     monkeypatch.setattr(near, "BLOCK_BYTES", 4 * 4 * (3 * 6 + 6))
     monkeypatch.setattr(near, "PROGRAMS", 3)
-    for a, b in zip(passes(*given, "fused"), whole, strict=True):
+    for a, b in zip(passes(*given, v, weights, "fused", own=own), whole, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -99,28 +121,32 @@ def test_a_target_with_nothing_in_its_ball(rng):
     assert passes(none, [of[0][:0], of[1]], dim, kernel, v, weights, "fused")[0].shape == (0, 9)
 
 
-def test_bf16_is_as_exact_as_the_other_way(rng):
+@pytest.mark.parametrize("differences", [True, False])
+def test_bf16_is_as_exact_as_the_other_way(rng, differences):
     """Each beside float64: what it does on the chip costs no digits."""
     graph, of, dim, kernel, v, weights = case(rng, sources=40)
+    own = v.detach().flip(0).requires_grad_() if differences else None
     exact = Kernel(dim + 1, (7, 3), 6, 9).double()
     exact.load_state_dict(kernel.state_dict())
     d = torch.randn(40, 9, generator=rng).bfloat16()
     wide = [x.double() for x in of], dim, exact, v.detach().double().requires_grad_(), weights.double()
-    right = passes(graph, *wide, "factored", d)
+    right = passes(graph, *wide, "factored", d, None if own is None else own.detach().double().requires_grad_())
     off = {}
     for backend in ("fused", "factored"):
         with torch.autocast("cpu", torch.bfloat16):
-            found = passes(graph, of, dim, kernel, v, weights, backend, d)
+            found = passes(graph, of, dim, kernel, v, weights, backend, d, own)
         off[backend] = [((a - b).norm() / b.norm()).item() for a, b in zip(found, right, strict=True)]
     assert max(off["fused"]) < 0.03
     assert sum(off["fused"]) < 2 * sum(off["factored"])
 
 
-def test_second_derivatives(rng):
+@pytest.mark.parametrize("differences", [True, False])
+def test_second_derivatives(rng, differences):
     graph, of, dim, kernel, v, weights = case(rng, sources=12)
     found = {}
     for backend in ("fused", "factored"):
-        out = Balls(graph, *of, dim, weights, kernel, 1, recompute=False, backend=backend)(kernel, v)
+        balls = Balls(graph, *of, dim, weights, kernel, 1, recompute=False, backend=backend)
+        out = balls(kernel, v, v if differences else None)
         (dv,) = torch.autograd.grad(out.square().sum(), v, create_graph=True)
         found[backend] = torch.autograd.grad(dv.square().sum(), [v, *kernel.parameters()])
     for a, b in zip(found["fused"], found["factored"], strict=True):
@@ -149,7 +175,9 @@ def test_a_network_of_them(rng):
     found = {}
     for backend in ("fused", "factored"):
         torch.manual_seed(0)
-        model = NearFar(2, 2, 1, width=8, blocks=2, slices=3, head=4, kernel=(6, 3), radius=R, backend=backend)
+        model = NearFar(
+            2, 2, 1, width=8, blocks=2, slices=3, head=4, kernel=(6, 3), radius=R, differences=True, backend=backend
+        )
         states = model.states(graph, x.float(), a)
         nodes = x.float(), a
         at = model.at(states, radius_graph(x, x[:5] + 0.01, R), (x[:5].float() + 0.01, a[:5]), nodes)

@@ -46,6 +46,9 @@ def by_the_formula(model, x, a, w):
             d = ((x[i] - x) / model.radius).norm(dim=1)
             rho = torch.where(d <= 1, (1 - d**2) ** 2, 0) * w
             kappa = block.kappa.matrices(f[i].expand(K, -1), f)
+            if model.differences:
+                new[i] = new[i] + torch.einsum("k,kn,knm->m", rho, n - n[i], kappa - block.kappa.B) / rho.sum()
+                kappa = block.kappa.B.expand_as(kappa)
             new[i] = new[i] + torch.einsum("k,kn,knm->m", rho, n, kappa) / rho.sum()
         values = block.value(n).reshape(K, block.heads, block.head)
         p = block.slice(n).reshape(K, block.heads, block.slices).softmax(-1)
@@ -61,10 +64,11 @@ def by_the_formula(model, x, a, w):
     return model.Q(model.norm(v))
 
 
+@pytest.mark.parametrize("differences", [True, False])
 @pytest.mark.parametrize("backend", ["reference", "factored", None])
 @pytest.mark.parametrize("recompute", [True, False])
-def test_it_is_the_formula(rng, recompute, backend):
-    model, (x, a, w) = small(recompute=recompute, backend=backend), points(rng)
+def test_it_is_the_formula(rng, recompute, backend, differences):
+    model, (x, a, w) = small(recompute=recompute, backend=backend, differences=differences), points(rng)
     found = model(radius_graph(x, r=R), x, a, w)
     torch.testing.assert_close(found, by_the_formula(model, x, a, w))
 
@@ -109,8 +113,9 @@ def test_functions_side_by_side_do_not_see_each_other(rng, sizes):
     torch.testing.assert_close(together, torch.cat(alone))
 
 
-def test_queries_receive_and_do_not_send(rng):
-    model, (x, a, w) = small(), points(rng)
+@pytest.mark.parametrize("differences", [True, False])
+def test_queries_receive_and_do_not_send(rng, differences):
+    model, (x, a, w) = small(differences=differences), points(rng)
     graph = radius_graph(x, r=R)
     states = model.states(graph, x, a, w)
     at, of_at, _ = points(rng, 15)
@@ -136,9 +141,10 @@ def test_the_window_is_smooth_at_the_radius():
     assert torch.autograd.grad(values.sum(), d)[0][2:].abs().max() == 0
 
 
+@pytest.mark.parametrize("differences", [True, False])
 @pytest.mark.parametrize("recompute", [True, False])
-def test_gradients(rng, recompute):
-    model, (x, a, w) = small(recompute=recompute), points(rng, 12)
+def test_gradients(rng, recompute, differences):
+    model, (x, a, w) = small(recompute=recompute, differences=differences), points(rng, 12)
     graph = radius_graph(x, r=R)
     some = [dict(model.named_parameters())[name] for name in ("blocks.0.kappa.W", "blocks.1.slice.weight", "P.weight")]
 
@@ -159,7 +165,7 @@ def test_gradients(rng, recompute):
 
 
 def test_made_again_from_its_description():
-    model = small(near=True, features=(0, 1))
+    model = small(near=True, features=(0, 1), differences=True)
     other = model_of(model.config()).double()
     other.load_state_dict(model.state_dict())
     assert other.config() == model.config()
@@ -204,7 +210,7 @@ def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
     assert isinstance(fine.domain, Grid)
 
 
-@pytest.mark.parametrize("more", [{}, {"near": False}, {"far": False}])
+@pytest.mark.parametrize("more", [{}, {"near": False}, {"far": False}, {"differences": True}])
 def test_more_points_than_are_held_at_a_time(rng, monkeypatch, more):
     """In chunks, of functions of different sizes, with derivatives and with queries: the same."""
     sizes = (40, 25)

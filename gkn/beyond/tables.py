@@ -204,6 +204,7 @@ def _ablations(scale: Scale, seed: int) -> Table:
         "as it is": {},
         "near field alone": {"settings": {"far": False}},
         "far field alone": {"settings": {"near": False}},
+        "kernels of differences": {"settings": {"differences": True}},
         "no symmetries": {"symmetries": False},
         "no differences in the loss": {"gradient": 0.0},
         "mean of the last weights": {"ema": 0.998},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gkn.graph import Graph
 from gkn.memory import available_memory
@@ -78,42 +78,83 @@ class Balls:
         whole = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
         return rho, inverse(whole)
 
-    def __call__(self, kernel: Kernel, v: Tensor) -> Tensor:
-        """Of v on the sources; 0 where nothing is in the ball."""
+    def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
+        """Of v on the sources; 0 where nothing is in the ball. With values of the targets' own, of differences: all of kappa
+        but its constant, B, meets v(y) - own(x)."""
         if self.near is not None:
-            if self.weights is not None:
-                v = v * self.weights.to(v.dtype)[:, None]
-            (weight, bias), v = kernel.layers()[0], autocast(v)[0]
+            (weight, bias), small = kernel.layers()[0], (kernel.W, kernel.B)
+            v, *more = autocast(v) if own is None else autocast(v, own)
             out: Tensor = _OnChip.apply(  # type: ignore[no-untyped-call]
-                self.near, kernel.first.weight, kernel.first.bias, weight, bias, kernel.W, kernel.B, v
+                self.near, kernel.first.weight, kernel.first.bias, weight, bias, *small, v, *more
             )
             return out
         if self.recompute:
-            return self._in_blocks(kernel, v)
+            return self._in_blocks(kernel, v, own)
         p, q = kernel.parts(self.of_x, self.of_y)
-        h = kernel.edges(p, q, self.graph, self.backend, own=True)
-        W, B, v = autocast(kernel.W, kernel.B, v)
-        if self.weights is not None:
-            v = v * self.weights.to(v.dtype)[:, None]
-        out = library.kernel_sum(h, W, B, v, self.graph, self.rho.to(v.dtype), self.scale, self.backend)
-        return out if self.back is None else out.index_select(0, self.back)
+        h = kernel.edges(p, q, self.graph, self.backend, own=own is None)
+        given = self.weights, self.graph, self.rho, self.scale, self.backend, self.back
+        return _of_features(h, kernel.W, kernel.B, v, own, *given)
 
-    def _in_blocks(self, kernel: Kernel, v: Tensor) -> Tensor:
+    def _in_blocks(self, kernel: Kernel, v: Tensor, own: Tensor | None) -> Tensor:
         """In memory that does not grow with the edges."""
-        graph, of_x, of_y = self.given
-        integral = Integral(
-            kernel,
-            graph,
-            of_x,
-            of_y,
-            weights=self.weights,
-            rho=window,
-            points=self.points,
-            mean=False,
-            recompute=True,
-            backend=self.backend,
-        )
-        return integral(v) * self.scale.to(v.dtype)[:, None]
+
+        def integral(kernel: Kernel, v: Tensor) -> Tensor:
+            graph, of_x, of_y = self.given
+            options: dict[str, Any] = {"weights": self.weights, "rho": window, "points": self.points, "mean": False}
+            whole = Integral(kernel, graph, of_x, of_y, **options, recompute=True, backend=self.backend)
+            return whole(v) * self.scale.to(v.dtype)[:, None]
+
+        out = integral(kernel, v)
+        if own is None:
+            return out
+        return out - _moved(integral(_Means(kernel), v.new_ones(len(v), 1)), kernel.W, own)
+
+
+class _Means(Kernel):
+    """A kernel with the same hidden layers, whose integral of 1 is that of the last of them."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        nn.Module.__init__(self)
+        self.features, self.first, self.hidden, self.sizes = kernel.features, kernel.first, kernel.hidden, kernel.sizes
+        self.W, self.B = (nn.Parameter(x, requires_grad=False) for x in _each(kernel.W))
+
+
+def _each(W: Tensor) -> tuple[Tensor, Tensor]:
+    """W and B that give every feature as it is, of v = 1."""
+    return torch.eye(len(W), dtype=W.dtype, device=W.device)[:, None], W.new_zeros(1, len(W))
+
+
+def _moved(means: Tensor, W: Tensor, own: Tensor) -> Tensor:
+    """sum_k means(x)_k W_k own(x)."""
+    W, own = autocast(W, own)
+    moved: Tensor = (means.to(own.dtype)[:, :, None] * own[:, None, :]).flatten(1) @ W.flatten(0, 1)
+    return moved
+
+
+def _of_features(
+    h: Tensor,
+    W: Tensor,
+    B: Tensor,
+    v: Tensor,
+    own: Tensor | None,
+    weights: Tensor | None,
+    graph: Graph,
+    rho: Tensor,
+    scale: Tensor,
+    backend: Backend,
+    back: Tensor | None = None,
+) -> Tensor:
+    """The integral, of hidden features on all edges. `back`: where each target is, if they are in another order."""
+
+    def integral(W: Tensor, B: Tensor, v: Tensor) -> Tensor:
+        W, B, v = autocast(W, B, v)
+        if weights is not None:
+            v = v * weights.to(v.dtype)[:, None]
+        out = library.kernel_sum(h, W, B, v, graph, rho.to(v.dtype), scale, backend)
+        return out if back is None else out.index_select(0, back)
+
+    out = integral(W, B, v)
+    return out if own is None else out - _moved(integral(*_each(W), v.new_ones(len(v), 1)), W, own)
 
 
 def on_chip(like: Kernel, features: int, dtype: torch.dtype, backend: Backend) -> bool:
@@ -130,10 +171,11 @@ class _OnChip(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, near: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
-        *small, v = others
+        weight, bias, W, B, v, *own = others
         with torch.autocast(v.device.type, enabled=False):
             p, q = _parts_of(near, first, shift)
-            out: Tensor = near.forward(p, q, *(x.to(v.dtype).contiguous() for x in small), v.contiguous())
+            small = (x.to(v.dtype).contiguous() for x in (weight, bias, W, B))
+            out: Tensor = near.forward(p, q, *small, v.contiguous(), own[0].contiguous() if own else None)
         ctx.near = near
         ctx.save_for_backward(first, shift, *others)
         return out
@@ -143,14 +185,15 @@ class _OnChip(torch.autograd.Function):
         near, given = ctx.near, ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody will differentiate once more
             return None, *differentiable(lambda *some: _on_edges(near, *some), given, d)
-        first, shift, *small, v = given
+        first, shift, weight, bias, W, B, v, *own = given
         with torch.autocast(v.device.type, enabled=False):
             p, q = _parts_of(near, first, shift)
-            all_of_them = (x.to(v.dtype).contiguous() for x in small)
-            dp, moved, *rest, dv = near.backward(d.to(v.dtype).contiguous(), p, q, *all_of_them, v.contiguous())
+            small = (x.to(v.dtype).contiguous() for x in (weight, bias, W, B))
+            values = v.contiguous(), own[0].contiguous() if own else None
+            dp, moved, *rest = near.backward(d.to(v.dtype).contiguous(), p, q, *small, *values)
             of_x = dp.T @ near.of_x
             found = torch.cat([of_x, of_x + moved], 1), dp.sum(0), *rest
-        return None, *(x.to(like.dtype) for x, like in zip(found, given, strict=False)), dv
+        return None, *(x.to(like.dtype) for x, like in zip(found, given, strict=False))
 
 
 def _parts_of(near: Any, first: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,13 +202,23 @@ def _parts_of(near: Any, first: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     return torch.addmm(shift, near.of_x, of_x.T), near.of_y @ of_y.T
 
 
-def _on_edges(near: Any, first: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, W: Tensor, B: Tensor, v: Tensor) -> Tensor:
+def _on_edges(
+    near: Any,
+    first: Tensor,
+    shift: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    W: Tensor,
+    B: Tensor,
+    v: Tensor,
+    own: Tensor | None = None,
+) -> Tensor:
     """The same by operations that can be differentiated as often as one likes."""
     graph, kind = near.graph, v.dtype
     h = edge_relu(*_parts_of(near, first, shift), graph, dtype=kind, backend="factored")
     h = linear_relu(h, weight.to(kind), bias.to(kind))
     rho = window(near.x.index_select(0, graph.targets), near.y.index_select(0, graph.src)).to(kind)
-    return library.kernel_sum(h, W.to(kind), B.to(kind), v, graph, rho, near.scale, "factored")
+    return _of_features(h, W.to(kind), B.to(kind), v, own, near.weights, graph, rho, near.scale, "factored")
 
 
 def window(x: Tensor, y: Tensor) -> Tensor:

@@ -56,6 +56,8 @@ class NearFar(nn.Module):
         radius         of the balls, a length: that of the rule the graphs are made by
         features       which fields of a enter kappa; None: the first
         near, far      whether there is the one, and the other
+        differences    all of kappa but its constant meets v(y) - v(x), and not v(y): of a v that does not change nothing has to
+                       be cancelled, which points in disorder would do badly
         recompute, backend   as of `GKN`
 
     While `compiled` is set, what is done at points is done by kernels that torch.compile makes for their number.
@@ -78,6 +80,7 @@ class NearFar(nn.Module):
         features: Sequence[int] | None = None,
         near: bool = True,
         far: bool = True,
+        differences: bool = False,
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:
@@ -92,7 +95,7 @@ class NearFar(nn.Module):
         chosen = features_chosen("NearFar", features, in_channels)
         self.dim, self.in_channels, self.out_channels, self.width = dim, in_channels, out_channels, width
         self.slices, self.head, self.kernel, self.radius = slices, head, tuple(kernel), float(radius)
-        self.features, self.near, self.far = chosen, near, far
+        self.features, self.near, self.far, self.differences = chosen, near, far, differences
         self.recompute, self.backend = recompute, backend
         self.P = nn.Linear(dim + in_channels, 2 * width)
         self.lift = nn.Linear(2 * width, width)
@@ -104,14 +107,14 @@ class NearFar(nn.Module):
         """What, beside its parameters, it takes to make this network again: plain numbers and names."""
         if type(self) is not NearFar:
             raise ValueError(f"NearFar.config: a {type(self).__name__} is code of yours, which is not saved")
-        names = ("dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far")
+        names = ("dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far", "differences")
         lists = {"kernel": [*self.kernel], "features": [*self.features]}
         return {"kind": "NearFar", **{name: getattr(self, name) for name in names}, **lists, "blocks": len(self.blocks)}
 
     @staticmethod
     def of(config: dict[str, Any]) -> NearFar:
         """The network that `config` describes, with the weights it is born with."""
-        names = {"dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far"}
+        names = {"dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far", "differences"}
         names |= {"kernel", "features", "blocks", "kind"}
         if {*config} != names or config["kind"] != "NearFar":
             raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names))}")
@@ -160,7 +163,7 @@ class NearFar(nn.Module):
             assert isinstance(block, _Block)
             state, p = send(block, v, share, graph.cuts, split)
             yield state
-            v = block.receive(v, p, state, near, graph.cuts, self.compiled)
+            v = block.receive(v, state.v[: len(v)], p, state, near, graph.cuts, self.compiled)
         yield State(v, None)
 
     def at(
@@ -181,7 +184,7 @@ class NearFar(nn.Module):
         v = self._lifted(*queries)
         for block, state in zip(self.blocks, states, strict=False):
             assert isinstance(block, _Block)
-            v = block.receive(v, None, state, near, (0, len(v)))
+            v = block.receive(v, block.norm(v), None, state, near, (0, len(v)))
         return self.project(v)
 
     def finish(self, states: Sequence[State]) -> Tensor:
@@ -271,7 +274,7 @@ class _Block(nn.Module):
     def __init__(self, model: NearFar) -> None:
         super().__init__()
         width, heads = model.width, model.width // model.head
-        self.heads, self.slices, self.head = heads, model.slices, model.head
+        self.heads, self.slices, self.head, self.differences = heads, model.slices, model.head, model.differences
         self.norm = nn.LayerNorm(width, elementwise_affine=False)  # whatever follows is linear
         if model.near:
             self.kappa = Kernel(model.dim + len(model.features), model.kernel, width, width)
@@ -313,10 +316,17 @@ class _Block(nn.Module):
         return found
 
     def receive(
-        self, v: Tensor, p: Tensor | None, state: State, near: Balls | None, cuts: Sequence[int], compiled: bool = False
+        self,
+        v: Tensor,
+        own: Tensor,
+        p: Tensor | None,
+        state: State,
+        near: Balls | None,
+        cuts: Sequence[int],
+        compiled: bool = False,
     ) -> Tensor:
-        """The next values, at points with the values v that belong to the slices p, of what the nodes have."""
-        integral = None if near is None else near(self.kappa, state.v)
+        """The next values, of what the nodes have, at points with the values v, `own` if normalised, in the slices p."""
+        integral = None if near is None else near(self.kappa, state.v, own if self.differences else None)
         if len(v) <= CHUNK:
             found: Tensor = (_compiled(_Block._next) if compiled else _Block._next)(
                 self, v, integral, state.far, p, [b - a for a, b in pairwise(cuts)]
