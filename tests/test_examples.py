@@ -21,7 +21,10 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+LONG = ("green_function", "few_nodes", "inverse")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in NUMBERS])
 def test_examples(name, tmp_path):
     """In a process of its own, as a reader runs it. To a twentieth: what is learned depends on the last bit of every sum."""
     script = f"from pathlib import Path; from examples.{name} import main; print(main(Path({str(tmp_path / 'x.png')!r})))"

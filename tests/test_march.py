@@ -74,7 +74,7 @@ def test_it_is_the_steps_one_by_one(rng, monkeypatch, marches, backend, kernel, 
         assert float((mine.double() - exact).norm() / exact.norm()) < (1e-12 if kind == torch.float64 else 1e-4)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_twice_differentiable(rng, marches, recompute):
     model, graph, x, a = setting(rng, (3, 4), 2, sizes=(4, 3), width=2, recompute=recompute)
     names, given = zip(*model.named_parameters(), strict=True)

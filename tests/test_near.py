@@ -60,8 +60,7 @@ def test_it_is_the_sum_over_edges(rng, sizes, weighted):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"targets": 9}, {"dim": 3, "n": 17, "m": 1}])
-@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(("sizes", "weighted"), [({}, False), ({"targets": 9}, True), ({"dim": 3, "n": 17, "m": 1}, True)])
 def test_of_differences(rng, sizes, weighted):
     """In three ways; and of a v that is the same everywhere, nothing but what the constant makes of it."""
     graph, of, dim, kernel, v, weights = case(rng, **sizes)

@@ -252,7 +252,7 @@ def test_a_finished_run_is_read(clean, tmp_path):
 # --- the same bits again -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_same_bits_again(threads, clean):
     """Six times with one thread, six with two; and across them, since no sum of the tiny run is long enough to be split."""
     torch.set_num_threads(threads)
