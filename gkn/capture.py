@@ -25,7 +25,7 @@ class Captured:
     """
 
     def __init__(self, passes: Callable[[Batch], Tensor], batch: Batch, parameters: Sequence[nn.Parameter]) -> None:
-        own = _copied(batch)
+        own = {name: value.clone() for name, value in _changing(batch).items()}
         self.batch = replace(batch, **own, graph=batch.graph if batch.fixed else roomy(batch.graph, ROOM))
         self.parameters = parameters
         side = torch.cuda.Stream(batch.x.device)
@@ -46,7 +46,7 @@ class Captured:
         return batch.fixed or batch.graph.num_edges <= self.batch.graph.num_edges
 
     def __call__(self, batch: Batch) -> Tensor:
-        for name, value in _copied(batch, clone=False).items():
+        for name, value in _changing(batch).items():
             getattr(self.batch, name).copy_(value)
         if not batch.fixed:
             refill(self.batch.graph, batch.graph)
@@ -60,11 +60,10 @@ class Captured:
             each.grad = None
 
 
-def _copied(batch: Batch, clone: bool = True) -> dict[str, Any]:
+def _changing(batch: Batch) -> dict[str, Any]:
     """What changes from one batch to the next."""
     names = ("x", "a", "u") if batch.fixed else ("x", "a", "u", "mean", "std", "weights")
-    found = {name: getattr(batch, name) for name in names}
-    return {name: x.clone() if clone else x for name, x in found.items() if x is not None}
+    return {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}
 
 
 def roomy(graph: Graph, room: float) -> Graph:

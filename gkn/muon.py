@@ -24,13 +24,12 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0, **kind: Any) -> None:
         every = [*parameters]
         super().__init__(every, {"lr": lr, "weight_decay": weight_decay})
-        self.matrices = [each for each in every if is_matrix(each)]
         rest = [each for each in every if not is_matrix(each)]
         self.rest = torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, **kind) if rest else None
         if self.rest is not None:
             self.rest.state = self.state  # one place for all of it
         self.shapes: dict[tuple[int, int], list[nn.Parameter]] = {}
-        for each in self.matrices:
+        for each in filter(is_matrix, every):
             self.shapes.setdefault((each.shape[-2], each.shape[-1]), []).append(each)
 
     @torch.no_grad()

@@ -348,7 +348,7 @@ def kill_sweep(tmp_path, moments, seed, longest=7.0):
 
 
 def test_killed_at_random_moments(tmp_path):
-    kills, _ = kill_sweep(tmp_path, 2, 0)
+    kills, _ = kill_sweep(tmp_path, 4, 0)
     assert kills >= 1
 
 
