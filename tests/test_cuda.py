@@ -364,7 +364,7 @@ def test_small_kernels_on_the_chip_are_the_sum_over_edges(kind):
     x = torch.rand(3000, 2, generator=rng, dtype=torch.float64)
     graph, a = radius_graph(x, r=0.05), torch.randn(3000, 2, generator=rng)
     torch.manual_seed(0)
-    kernel = Kernel(3, (32, 8), 128, 128)
+    kernel = Kernel(3, (32, 8), 128, 128, smooth=True)
     v, d = (torch.randn(3000, 128, generator=rng).bfloat16().float() for _ in range(2))
 
     def all_of(device, backend, dtype):

@@ -327,3 +327,16 @@ def test_forward_mode_keeps_nothing_on_the_chip(rng):
             return torch.func.jvp(call, (v,), (direction,))[1]
 
     torch.testing.assert_close(tangent("fused"), tangent("reference"))
+
+
+def test_a_smooth_kernel_has_no_kinks(rng):
+    """SiLU after every layer but the last: on a line of pairs second differences are as small as steps are short."""
+    torch.manual_seed(0)
+    for smooth in (True, False):
+        kernel = Kernel(1, (16, 8), 2, 2, smooth=smooth).double()
+        with torch.no_grad():
+            kernel.first.weight *= 5
+        y = torch.linspace(-1, 1, 4001, dtype=torch.float64)[:, None]
+        found = kernel.matrices(torch.zeros_like(y), y).flatten(1).detach()
+        curved = found.diff(n=2, dim=0).abs().max() / 0.0005**2
+        assert (float(curved) < 50) == smooth

@@ -24,7 +24,7 @@ def case(rng, targets=None, sources=20, dim=2, n=6, m=9, hidden=(7, 3), dtype=to
     ay = torch.randn(sources, 2, generator=rng)
     ax = ay if targets is None else torch.randn(targets, 2, generator=rng)
     torch.manual_seed(int(torch.randint(2**31, (), generator=rng)))
-    kernel = Kernel(dim + 1, hidden, n, m).to(dtype)
+    kernel = Kernel(dim + 1, hidden, n, m, smooth=True).to(dtype)
     of = [features(p.to(dtype), a.to(dtype), R, (0,)) for p, a in ((x, ax), (y, ay))]
     v = torch.randn(sources, n, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
     return graph, of, dim, kernel, v, torch.rand(sources, generator=rng) + 0.5
@@ -125,7 +125,7 @@ def test_bf16_is_as_exact_as_the_other_way(rng, differences):
     """Each beside float64: what it does on the chip costs no digits."""
     graph, of, dim, kernel, v, weights = case(rng, sources=40)
     own = v.detach().flip(0).requires_grad_() if differences else None
-    exact = Kernel(dim + 1, (7, 3), 6, 9).double()
+    exact = Kernel(dim + 1, (7, 3), 6, 9, smooth=True).double()
     exact.load_state_dict(kernel.state_dict())
     d = torch.randn(40, 9, generator=rng).bfloat16()
     wide = [x.double() for x in of], dim, exact, v.detach().double().requires_grad_(), weights.double()

@@ -13,7 +13,7 @@ from gkn.generate import Darcy, make_dataset
 from gkn.graph import Graph
 from gkn.models import NearFar, model_of
 from gkn.models.balls import window
-from gkn.models.nearfar import EMPTY
+from gkn.models.nearfar import EMPTY, FLAT
 from gkn.neighbors import radius_graph
 from gkn.operator import Operator
 from gkn.rules import Radius
@@ -57,7 +57,8 @@ def by_the_formula(model, x, a, w):
             for s in range(block.slices):
                 share = w * p[:, h, s] / w.sum()
                 z[h, s] = share @ values[:, h] / (share.sum() + EMPTY)
-        scores = (block.query(z) @ block.key(z).transpose(1, 2) / block.head**0.5).softmax(-1)
+        query, key = (each / (each.square().mean(-1, keepdim=True) + FLAT).sqrt() for each in (block.query(z), block.key(z)))
+        scores = (query @ key.transpose(1, 2) / block.head**0.5).softmax(-1)
         far = torch.einsum("khs,hsd->khd", p, scores @ block.answer(z))
         new = new + block.out(far.flatten(1))
         v = new + block.down(torch.nn.functional.gelu(block.up(block.norm_after(new))))
@@ -71,6 +72,17 @@ def test_it_is_the_formula(rng, recompute, backend, differences):
     model, (x, a, w) = small(recompute=recompute, backend=backend, differences=differences), points(rng)
     found = model(radius_graph(x, r=R), x, a, w)
     torch.testing.assert_close(found, by_the_formula(model, x, a, w))
+
+
+def test_what_slices_ask_each_other_has_no_size(rng):
+    """Queries and keys that grow without bound, as they do in long trainings, make no slice deaf."""
+    model, (x, a, w) = small(), points(rng)
+    found = model(radius_graph(x, r=R), x, a, w)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.query.weight *= 1e3
+            block.key.weight *= 1e3
+    torch.testing.assert_close(model(radius_graph(x, r=R), x, a, w), found, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("more", [{"near": False}, {"far": False}])

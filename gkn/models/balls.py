@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from gkn.graph import Graph
 from gkn.memory import available_memory
-from gkn.models.hidden import differentiable
-from gkn.models.kernel import Integral, Kernel, linear_relu
-from gkn.ops import Backend, autocast, edge_relu, inverse, library, pick, quadrature
+from gkn.models.hidden import differentiable, edge_silu
+from gkn.models.kernel import Integral, Kernel
+from gkn.ops import Backend, autocast, inverse, library, pick, quadrature
 
 
 class Balls:
@@ -116,6 +116,7 @@ class _Means(Kernel):
     def __init__(self, kernel: Kernel) -> None:
         nn.Module.__init__(self)
         self.features, self.first, self.hidden, self.sizes = kernel.features, kernel.first, kernel.hidden, kernel.sizes
+        self.smooth = kernel.smooth
         self.W, self.B = (nn.Parameter(x, requires_grad=False) for x in _each(kernel.W))
 
 
@@ -159,7 +160,7 @@ def _of_features(
 
 def on_chip(like: Kernel, features: int, dtype: torch.dtype, backend: Backend) -> bool:
     """Whether integrals of such a kernel can be done without anything of an edge in memory."""
-    if backend != "fused":
+    if backend != "fused" or not like.smooth:
         return False
     from gkn.ops import near
 
@@ -215,8 +216,8 @@ def _on_edges(
 ) -> Tensor:
     """The same by operations that can be differentiated as often as one likes."""
     graph, kind = near.graph, v.dtype
-    h = edge_relu(*_parts_of(near, first, shift), graph, dtype=kind, backend="factored")
-    h = linear_relu(h, weight.to(kind), bias.to(kind))
+    h = edge_silu(*_parts_of(near, first, shift), graph, kind)
+    h = nn.functional.silu(nn.functional.linear(h, weight.to(kind), bias.to(kind)))
     rho = window(near.x.index_select(0, graph.targets), near.y.index_select(0, graph.src)).to(kind)
     return _of_features(h, W.to(kind), B.to(kind), v, own, near.weights, graph, rho, near.scale, "factored")
 

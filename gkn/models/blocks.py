@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gkn.graph import Graph
-from gkn.models.hidden import differentiable, hidden, hidden_backward, zeros
+from gkn.models.hidden import differentiable, edge_silu, hidden, hidden_backward, zeros
 from gkn.ops import Backend, edge_relu, library
 from gkn.ops.last import Found, Last
 
@@ -24,6 +24,7 @@ class Blocks:
     scale    (targets,) of `kernel_sum`
     density  of a part of the graph and its range: rho on its edges, or None
     dtype    of hidden features and products
+    smooth   SiLU, and not ReLU, after hidden layers
     """
 
     graph: Graph
@@ -32,12 +33,13 @@ class Blocks:
     density: Callable[[Graph, int, int], Tensor | None]
     backend: Backend
     dtype: torch.dtype
+    smooth: bool = False
 
     def __call__(self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, *layers: Tensor) -> Tensor:
         """v -> integral of kappa v: of the first layer's parts p and q, hidden `layers` (weight, bias, ...), W and B."""
         if not self.ranges:
             return v.new_zeros(0, W.shape[2])
-        if torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference":
+        if torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference" or self.smooth:
             return self.plain(v, p, q, W, B, *layers)
         out: Tensor = _InBlocks.apply(self, v, p, q, W, B, *layers)  # type: ignore[no-untyped-call]
         return out
@@ -48,9 +50,14 @@ class Blocks:
         def block(start: int, stop: int, *given: Tensor) -> Tensor:
             v, p, q, W, B, *layers = given
             graph = self.graph.part(start, stop)
-            h = edge_relu(p[start:stop], q, graph, dtype=self.dtype, backend=self.backend)
+            h = (
+                edge_silu(p[start:stop], q, graph, self.dtype)
+                if self.smooth
+                else edge_relu(p[start:stop], q, graph, dtype=self.dtype, backend=self.backend)
+            )
             for weight, bias in zip(layers[::2], layers[1::2], strict=True):
-                h = torch.relu(nn.functional.linear(h, weight.to(self.dtype), bias.to(self.dtype)))
+                h = nn.functional.linear(h, weight.to(self.dtype), bias.to(self.dtype))
+                h = nn.functional.silu(h) if self.smooth else torch.relu(h)
             density = self.density(graph, start, stop)
             cast = W.to(self.dtype), B.to(self.dtype)
             return library.kernel_sum(h, *cast, v, graph, density, self.scale[start:stop], self.backend)

@@ -54,6 +54,11 @@ def hidden_backward(
     return library.implementation.edge_relu_backward(g, features[0], graph, dtype, backend)
 
 
+def edge_silu(p: Tensor, q: Tensor, graph: Graph, dtype: torch.dtype) -> Tensor:
+    """silu(p(x) + q(y)) for every edge (x, y), by torch's own operations."""
+    return nn.functional.silu(p.index_select(0, graph.targets) + q.index_select(0, graph.src)).to(dtype)
+
+
 def zeros(given: Sequence[Tensor]) -> list[Tensor]:
     """Where gradients are added up: in float32 at least."""
     return [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in given]

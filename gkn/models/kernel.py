@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gkn.graph import Graph
 from gkn.memory import available_memory, check_room
 from gkn.models.blocks import Blocks
-from gkn.models.hidden import linear_relu_now
+from gkn.models.hidden import edge_silu, linear_relu_now
 from gkn.models.march import Group, March
 from gkn.ops import Backend, autocast, check, edge_relu, library, pick, quadrature, scales
 
@@ -27,17 +27,18 @@ KEPT_BYTES = {"cpu": 2**26, "cuda": 2**32}  # of a group of graphs, where they a
 
 
 class Kernel(nn.Module):
-    """kappa(x, y) in R^(n x m): a network of (features of x, features of y), ReLU between its layers, the last one linear.
+    """kappa(x, y) in R^(n x m): a network of (features of x, features of y), the last layer linear, after the others ReLU, or,
+    if it is to be `smooth`, SiLU: without kinks the sum over a few dozen points is an integral to one or two more digits.
 
     The first layer is linear in the features of x and those of y, so it is computed once a node; the last one is W and B of
     `kernel_integral`, so no edge ever has a matrix.
     """
 
-    def __init__(self, features: int, hidden: Sequence[int], n: int, m: int) -> None:
+    def __init__(self, features: int, hidden: Sequence[int], n: int, m: int, smooth: bool = False) -> None:
         super().__init__()
         if not hidden or any(not isinstance(size, int) or size < 1 for size in hidden):
             raise ValueError(f"kernel={tuple(hidden)}: needed the sizes of the hidden layers, at least one, e.g. (512, 1024)")
-        self.features = features
+        self.features, self.smooth = features, smooth
         self.first = nn.Linear(2 * features, hidden[0])
         self.hidden = nn.ModuleList(nn.Linear(*sizes) for sizes in pairwise(hidden))
         self.sizes = tuple(hidden)
@@ -53,6 +54,11 @@ class Kernel(nn.Module):
 
     def edges(self, p: Tensor, q: Tensor, graph: Graph, backend: Backend, own: bool = False) -> Tensor:
         """h(x, y), the last hidden features of every edge. `own`: the caller gives their gradient away, to be overwritten."""
+        if self.smooth:
+            h = edge_silu(p, q, graph, autocast(p)[0].dtype)
+            for layer in self.hidden:
+                h = nn.functional.silu(layer(h))
+            return h
         if not self.hidden:
             return edge_relu(p, q, graph, backend=backend)
         (weight, bias), *rest = self.layers()
@@ -68,9 +74,10 @@ class Kernel(nn.Module):
     def matrices(self, x: Tensor, y: Tensor, more: Tensor | None = None) -> Tensor:
         """kappa itself, for pairs of features: (P, f), (P, f) -> (P, n, m). `more`: (P, k), added to the first layer."""
         p, q = self.parts(x, y)
-        h = torch.relu(p + q if more is None else p + q + more)
+        sigma = nn.functional.silu if self.smooth else torch.relu
+        h = sigma(p + q if more is None else p + q + more)
         for layer in self.hidden:
-            h = torch.relu(layer(h))
+            h = sigma(layer(h))
         return torch.einsum("ek,kji->eji", h, self.W) + self.B
 
     def on(self, graph: Graph, x: Tensor, y: Tensor, **options: Any) -> Integral:
@@ -112,7 +119,7 @@ class Integral:
         self.bytes = sum(kernel.sizes) * self.dtype.itemsize  # of an edge
         needed = graph.num_edges * self.bytes * (3 if torch.is_grad_enabled() else 1)
         alone = not torch.is_grad_enabled() and not library.is_transformed()  # nobody wants derivatives of any kind
-        self.through = alone and rho is None and library.fits_through(kernel.sizes, n, self.backend)
+        self.through = alone and rho is None and not kernel.smooth and library.fits_through(kernel.sizes, n, self.backend)
         free = available_memory(self.p.device) if recompute is None else 0
         self.recompute = needed > free // 2 if recompute is None else recompute
         # A power of two: groups, and with them the bits of gradients, must not depend on every byte that is free.
@@ -138,7 +145,7 @@ class Integral:
 
     def march(self, v: Tensor, own: nn.Module, steps: int, last_relu: bool) -> Tensor | None:
         """v_T of v <- relu(own(v) + integral of kappa v), in one function; None where it must be done step by step."""
-        if torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference":
+        if torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference" or self.kernel.smooth:
             return None
         linear = [own, *self.kernel.hidden]
         if not all(is_plain(layer) and layer.weight.dtype == self.kernel.W.dtype for layer in linear) or not isinstance(
@@ -217,7 +224,8 @@ class Integral:
             weight, bias = autocast(*self.kernel.layers()[0])
             out = library.kernel_sum_through(self.p, self.q, weight, bias, W, B, v, self.graph, self.scale)
         else:
-            blocks = Blocks(self.graph, self._ranges(), self.scale, self._part_density, self.backend, self.dtype)
+            options = self._part_density, self.backend, self.dtype, self.kernel.smooth
+            blocks = Blocks(self.graph, self._ranges(), self.scale, *options)
             layers = [tensor for layer in self.kernel.layers() for tensor in layer]
             # W and B as they are: gradients of blocks add up in their own type, not in autocast's.
             out = blocks(v, self.p, self.q, self.kernel.W, self.kernel.B, *layers)

@@ -192,10 +192,10 @@ class _Stage(nn.Module):
     def __init__(self, model: Multigrid, last: bool) -> None:
         super().__init__()
         size, width = model.dim + len(model.features), model.width
-        self.norm, self.within = nn.LayerNorm(width), Kernel(size, model.kernel, width, width)
+        self.norm, self.within = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, smooth=True)
         if not last:
-            self.norm_down, self.to_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width)
-            self.norm_up, self.from_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width)
+            self.norm_down, self.to_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, smooth=True)
+            self.norm_up, self.from_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, smooth=True)
         self.norm_after = nn.LayerNorm(width)
         self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 

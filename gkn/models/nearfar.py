@@ -25,6 +25,10 @@ CHUNK = 2**18
 EMPTY = 1e-9
 """Of a slice that hardly any point belongs to: its mean is 0 then, and so is its derivative. Of all slices the sum is 1."""
 
+FLAT = 1e-6
+"""Mean square of a query or key that is nothing. Others are made of length 1 each, so that no step of a training, however
+long, can make slices deaf to all but one of the others."""
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -277,7 +281,7 @@ class _Block(nn.Module):
         self.heads, self.slices, self.head, self.differences = heads, model.slices, model.head, model.differences
         self.norm = nn.LayerNorm(width, elementwise_affine=False)  # whatever follows is linear
         if model.near:
-            self.kappa = Kernel(model.dim + len(model.features), model.kernel, width, width)
+            self.kappa = Kernel(model.dim + len(model.features), model.kernel, width, width, smooth=True)
         if model.far:
             self.slice = nn.Linear(width, heads * model.slices)
             self.value = nn.Linear(width, width)
@@ -300,7 +304,8 @@ class _Block(nn.Module):
             parts = [[self._of(v[i:j], share[i:j]) for i, j in _chunks(*ends)] for ends in pairwise(cuts)]
             sums, mass = (torch.stack([torch.stack([part[i] for part in few]).sum(0) for few in parts]) for i in (0, 1))
         tokens = self._tokens(sums, mass, split)
-        mixed = nn.functional.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.answer(tokens))
+        query, key = (nn.functional.rms_norm(x, (self.head,), eps=FLAT) for x in (self.query(tokens), self.key(tokens)))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, self.answer(tokens))
         to_width = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
         far = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, to_width)) + self.out.bias / self.heads  # slices add up to 1
         return State(lent, far.flatten(1, 2).to(v.dtype)), p

@@ -1,7 +1,7 @@
 """Integrals over balls with a small kernel network, in Triton: nothing of an edge is ever in memory, in neither pass.
 
     out(x) = scale(x) sum_y w(y) window(x, y) v(y) kappa(x, y),   kappa = sum_k h_k W_k + B,
-    h = relu(weight relu(p(x) + q(y)) + bias),   window = (1 - |x - y|^2)^2 in the unit ball
+    h = silu(weight silu(p(x) + q(y)) + bias),   window = (1 - |x - y|^2)^2 in the unit ball
 
 or, with values t(x) of the targets' own, of differences: h_k W_k meet v(y) - t(x), and B v(y).
 
@@ -85,9 +85,8 @@ def _sums(
         Q = tl.load(q + y[None, :] * c + cs[:, None], mask=there[None, :] & (cs < c)[:, None], other=0.0)
         V = tl.load(v + y[:, None] * n + ns[None, :], mask=there[:, None] & (ns < n)[None, :], other=0.0)
         z = P[:, None] + Q
-        z = tl.where(z <= 0, 0.0, z).to(kind)  # not maximum, which would turn NaN into 0
-        H = dot(M, z, tl.zeros((BK, BE), tl.float32), PRECISION) + b[:, None]
-        H = (tl.where((ks == k)[:, None], 1.0, tl.where(H <= 0, 0.0, H)) * rho[None, :]).to(kind)
+        H = dot(M, (z * tl.sigmoid(z)).to(kind), tl.zeros((BK, BE), tl.float32), PRECISION) + b[:, None]
+        H = (tl.where((ks == k)[:, None], 1.0, H * tl.sigmoid(H)) * rho[None, :]).to(kind)
         acc = dot(H, V, acc, PRECISION)
         if OWN:
             held += H.to(tl.float32)  # as rounded: of a constant nothing is left
@@ -140,18 +139,20 @@ def _slopes(
             Q = tl.load(q + y[None, :] * c + cs[:, None], mask=there[None, :] & (cs < c)[:, None], other=0.0)
             V = tl.load(v + y[None, :] * n + ns[:, None], mask=there[None, :] & (ns < n)[:, None], other=0.0)
             z = P[:, None] + Q
-            Z = tl.where(z <= 0, 0.0, z).to(kind)
+            open_z = tl.sigmoid(z)
+            Z = (z * open_z).to(kind)
             H = dot(M, Z, tl.zeros((BK, BE), tl.float32), PRECISION) + b[:, None]
+            open_h = tl.sigmoid(H)
             if OWN:
                 V = (V.to(tl.float32) - T.to(tl.float32)[:, None]).to(kind)
-                held += tl.where(H <= 0, 0.0, H) * rho[None, :]
+                held += H * open_h * rho[None, :]
             g = dot(G, V, tl.zeros((BK, BE), tl.float32), PRECISION) * rho[None, :]
-            g = tl.where(H <= 0, 0.0, g)
+            g = g * open_h * (1 + H * (1 - open_h))
             of_bias += g
             g = g.to(kind)
             of_weight = dot(g, tl.trans(Z), of_weight, PRECISION)
             dz = dot(tl.trans(M), g, tl.zeros((BC, BE), tl.float32), PRECISION)
-            dz = tl.where(z <= 0, 0.0, dz)
+            dz = dz * open_z * (1 + z * (1 - open_z))
             of_x += dz
             moved = tl.load(fy + y[:, None] * f + fs[None, :], mask=there[:, None] & (fs < f)[None, :], other=0.0) - F[None, :]
             of_moved = dot(dz.to(kind), tl.where(there[:, None], moved, 0.0).to(kind), of_moved, PRECISION)
