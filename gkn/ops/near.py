@@ -230,7 +230,7 @@ class Near:
             less = torch.zeros(k * n, m, device=v.device)
             for part in parts_of(len(d), _block(rows)):
                 some = slice(0, len(d)) if part is None else part
-                held = (means[some, :, None] * own[some, None, :]).flatten(1).to(v.dtype)
+                held = (means[some].to(v.dtype)[:, :, None] * own[some, None, :]).flatten(1)
                 plus_product(less, held.T, d[some])
             dW -= less.view(k, n, m)
         return dp, moved, dweight, dbias, dW, dB, dv, down
