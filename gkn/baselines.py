@@ -17,6 +17,7 @@ from gkn.models.fcn import FCN
 from gkn.models.pca import PCANet
 from gkn.models.pointwise import Pointwise
 from gkn.models.rbm import ReducedBasis
+from gkn.models.transformer import Transformer
 from gkn.normalizer import Normalizer
 from gkn.recipes import one_cycle
 
@@ -26,7 +27,7 @@ Answer = Callable[[Tensor, Tensor], Tensor]
 class Baseline:
     """Answers on a sample's own points: `baseline(sample)` -> (K, 1), raw a in, raw u out.
 
-    name     NN, FCN, PCA+NN, RBM or dense
+    name     of `BASELINES`
     model    what was fitted
     domain   the points it was fitted on, and the only ones it can take; None: it takes any
     about    settings and what the training came to
@@ -99,7 +100,7 @@ def fit_baseline(
     how: dict[str, Any] = {key: chosen.pop(key) for key in ("epochs", "batch", "lr") if key in chosen}
     torch.manual_seed(seed)
     model, answer, about = make(dataset, torch.device(device), seed, how, chosen)
-    domain = None if name == "NN" else dataset.domain
+    domain = None if name in ANYWHERE else dataset.domain
     about = {"name": name, "dim": dataset.domain.dim, "seed": seed, **how, **chosen, **about}
     return Baseline(name, model, answer, domain, fields, about)
 
@@ -113,7 +114,7 @@ def _settings(name: str, given: dict[str, Any], seed: int) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(usual)}")
     chosen = {**usual, **given}
-    for key in ("epochs", "batch", "inputs", "outputs", "size", "start", "growth"):
+    for key in ("epochs", "batch", "inputs", "outputs", "size", "start", "growth", "width", "head", "modes", "layers"):
         if key in chosen and (not isinstance(chosen[key], int) or chosen[key] < 1):
             raise ValueError(f"{name}({key}={chosen[key]!r}): needed a whole number, at least 1")
     for key, count in (("hidden", None), ("blocks", 3)):
@@ -131,6 +132,7 @@ def _settings(name: str, given: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 Made = tuple[Any, Answer, dict[str, Any]]
+ANYWHERE = ("NN", "transformer")  # these take any points
 
 
 def _pointwise(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
@@ -169,7 +171,7 @@ def _fcn(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], si
     def run(a: Tensor) -> Tensor:
         a = (a - float(inputs.mean)) / float(inputs.std)
         a = torch.cat([a, x.expand(len(a), -1, -1, -1)], 1) if places else a
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with _rounded(device):
             found = model(a.contiguous(memory_format=torch.channels_last))
         out: Tensor = found.float() * float(outputs.std) + float(outputs.mean)
         return out
@@ -232,6 +234,58 @@ def _dense(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], 
     return model, lambda x, a: run(a.float().to(device)[None])[0].double().cpu(), _descend(model, loss, len(data), seed, **how)
 
 
+def _transformer(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+    inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
+    model = Transformer(data.domain.dim, 1, 1, sizes["width"], sizes["layers"], sizes["head"]).to(device)
+    x = data.domain.points.float().to(device)
+    a, u = (_on(device, data.field(name)) for name in data.names)
+
+    def run(x: Tensor, a: Tensor) -> Tensor:
+        with _rounded(device):
+            found = model(x.expand(len(a), -1, -1), (a[..., None] - float(inputs.mean)) / float(inputs.std))[..., 0]
+        out: Tensor = found.float() * float(outputs.std) + float(outputs.mean)
+        return out
+
+    def loss(some: Tensor, rng: torch.Generator) -> Tensor:
+        return _relative(run(x, a[some]), u[some])
+
+    def answer(x: Tensor, a: Tensor) -> Tensor:
+        return run(x.float().to(device), a.float().to(device)[None])[0].double().cpu()
+
+    return model, answer, _descend(model, loss, len(data), seed, **how)
+
+
+def _fno(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], sizes: dict[str, Any]) -> Made:
+    """That of neuraloperator, which adds x to a by itself. Its sums over frequencies are in float32."""
+    try:
+        from neuralop.models import FNO  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise ImportError("FNO is neuraloperator's: pip install neuraloperator", name=error.name) from error
+    grid = data.domain
+    assert isinstance(grid, Grid)
+    inputs, outputs = (Normalizer.fit(data, names) for names in (data.inputs, data.outputs))
+    modes = (sizes["modes"],) * grid.dim
+    model: nn.Module = FNO(modes, 1, 1, hidden_channels=sizes["width"], n_layers=sizes["layers"]).to(device)
+    a, u = (_on(device, data.field(name)).reshape(-1, 1, *grid.shape) for name in data.names)
+
+    def run(a: Tensor) -> Tensor:
+        found: Tensor = model((a - float(inputs.mean)) / float(inputs.std))
+        return found * float(outputs.std) + float(outputs.mean)
+
+    def loss(some: Tensor, rng: torch.Generator) -> Tensor:
+        return _relative(run(a[some]).flatten(1), u[some].flatten(1))
+
+    def answer(x: Tensor, a: Tensor) -> Tensor:
+        return run(a.float().to(device).reshape(1, 1, *grid.shape)).reshape(-1).double().cpu()
+
+    return model, answer, _descend(model, loss, len(data), seed, **how)
+
+
+def _rounded(device: torch.device) -> torch.autocast:
+    """On a GPU products are in bf16."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
 def _descend(
     model: nn.Module,
     loss: Callable[[Tensor, torch.Generator], Tensor],
@@ -284,6 +338,8 @@ BASELINES: dict[str, tuple[Callable[..., Made], bool, dict[str, Any]]] = {
         {"epochs": 250, "batch": 64, "lr": 1e-3, "inputs": 100, "outputs": 100, "hidden": (512, 512, 512)},
     ),
     "RBM": (_rbm, True, {"size": 200, "f": 1.0}),
+    "transformer": (_transformer, False, {"epochs": 20, "batch": 4, "lr": 1e-3, "width": 128, "layers": 8, "head": 16}),
+    "FNO": (_fno, True, {"epochs": 100, "batch": 8, "lr": 2e-3, "modes": 16, "width": 64, "layers": 4}),
     "dense": (_dense, False, {"epochs": 1000, "batch": 20, "lr": 1e-3, "hidden": (512, 512)}),
 }
 """How each is fitted; does it need a grid; and its settings."""

@@ -1,5 +1,6 @@
 """Shapes in signatures are checked under pytest only: by jaxtyping and beartype, on every call of every function."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -51,3 +52,30 @@ def faults(tmp_path_factory):
     source = Path(__file__).with_name("faults.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     return library
+
+
+class OneLayer(torch.nn.Module):
+    """Stands for neuraloperator's network where that is not installed: called alike, and as little as does anything."""
+
+    def __init__(self, n_modes, in_channels, out_channels, hidden_channels, n_layers):
+        super().__init__()
+        self.modes, self.up = n_modes, torch.nn.Conv2d(in_channels, hidden_channels, 1)
+        self.down = torch.nn.Conv2d(hidden_channels, out_channels, 1)
+
+    def forward(self, a):
+        v = torch.fft.rfft2(self.up(a))
+        low = torch.zeros_like(v)
+        low[..., : self.modes[0], : self.modes[1]] = v[..., : self.modes[0], : self.modes[1]]
+        return self.down(torch.fft.irfft2(low, s=a.shape[-2:]))
+
+
+@pytest.fixture(scope="module")
+def neuraloperator():
+    if importlib.util.find_spec("neuralop") is None:
+        models = types.ModuleType("neuralop.models")
+        models.FNO = OneLayer
+        sys.modules.update({"neuralop": types.ModuleType("neuralop"), "neuralop.models": models})
+        yield
+        del sys.modules["neuralop"], sys.modules["neuralop.models"]
+    else:
+        yield

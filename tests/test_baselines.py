@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gkn import Dataset, Grid, Mesh, relative_l2
-from gkn.baselines import BASELINES, fit_baseline
+from gkn.baselines import ANYWHERE, BASELINES, fit_baseline
 from gkn.dataset import BadNumbers
 from gkn.generate import Darcy, PoissonSquare, make_dataset
 from gkn.models.fcn import FCN
@@ -17,6 +17,8 @@ FEW = {
     "FCN": {"epochs": 2, "start": 8, "growth": 4},
     "PCA+NN": {"epochs": 30, "hidden": (32, 32)},
     "RBM": {},
+    "transformer": {"epochs": 2, "width": 8, "layers": 1, "head": 4},
+    "FNO": {"epochs": 2, "modes": 3, "width": 4, "layers": 1},
     "dense": {"epochs": 60, "hidden": (32,)},
 }
 
@@ -27,7 +29,7 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def fitted(data):
+def fitted(data, neuraloperator):
     return {name: fit_baseline(name, data[0], seed=1, **FEW[name]) for name in BASELINES}
 
 
@@ -45,7 +47,7 @@ def test_each_is_judged_as_an_operator_is(name, fitted, data):
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_the_same_seed_gives_the_same_answers(name, data):
+def test_the_same_seed_gives_the_same_answers(name, data, neuraloperator):
     one, again, other = (fit_baseline(name, data[0].take(8), seed=seed, **FEW[name]) for seed in (1, 1, 2))
     sample = again.ready(data[1])[0]
     assert torch.equal(again(sample), one(sample))
@@ -57,7 +59,7 @@ def test_smoothed_fields_beside_a_are_left_alone(name, fitted, data):
     assert fitted[name].ready(data[1].smoothed(0.1)).inputs == ("a",)
 
 
-@pytest.mark.parametrize("name", [name for name in BASELINES if name != "NN"])
+@pytest.mark.parametrize("name", [name for name in BASELINES if name not in ANYWHERE])
 def test_other_points_are_refused(name, fitted, data):
     with pytest.raises(
         ValueError, match=f"{name.replace('+', '.')} answers only on the points it was fitted on, a grid of 17 x 17"
@@ -69,11 +71,12 @@ def test_other_points_are_refused(name, fitted, data):
         relative_l2(fitted[name], other)
 
 
-def test_the_pointwise_network_takes_any_points(fitted, data):
-    assert relative_l2(fitted["NN"], data[1].every(2)).mean < 1
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_some_take_any_points(name, fitted, data):
+    assert relative_l2(fitted[name], data[1].every(2)).mean < 1
 
 
-@pytest.mark.parametrize("name", ["FCN", "RBM"])
+@pytest.mark.parametrize("name", ["FCN", "RBM", "FNO"])
 def test_a_mesh_is_refused_by_what_needs_a_grid(name):
     mesh = Mesh.square(0.2)
     values = torch.rand(3, len(mesh), dtype=torch.float64) + 1

@@ -23,13 +23,28 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def go(names: Sequence[str], place: Place, *, scale: str = "smoke", seeds: int = 1, progress: Progress | None = None) -> Path:
-    """Do what is missing and write the pages; the path of index.html. What cannot be done is said in the end."""
+def go(
+    names: Sequence[str],
+    place: Place,
+    *,
+    scale: str = "smoke",
+    seeds: int = 1,
+    only: str = "",
+    progress: Progress | None = None,
+) -> Path:
+    """Do what is missing and write the pages; the path of index.html. What cannot be done is said in the end.
+
+    only   of the tables' rows, those whose label contains this
+    """
     size, wanted = SCALES[scale], chosen(names)
     check_own(place.results, report.TITLE)
     with elapsed(place, scale, ["beyond"]):
         some = [each[name] for each in (tables(size, seed) for seed in range(seeds)) for name in wanted if name in each]
-        failed = do_all([run for table in some for row in table.rows for run in row.runs.values()], place, progress)
+        rows = [row for table in some for row in table.rows if only in row.label]
+        if some and not rows:
+            labels = dict.fromkeys(row.label for table in some for row in table.rows)
+            raise ValueError(f"no row whose label contains {only!r}; there are {', '.join(labels)}")
+        failed = do_all([run for row in rows for run in row.runs.values()], place, progress)
         if "cost" in wanted:
             cost.measure(size, place, progress)
     page = report.write_pages(place, size)

@@ -17,48 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gkn.baselines import BASELINES
 from gkn.beyond.tables import NETWORKS, SMALL, Scale
 from gkn.durable import canonical, make_folder, write
 from gkn.models import MODELS
+from gkn.models.transformer import Transformer
 from gkn.neighbors import radius_graph
 from gkn.runs.work import Place, Progress, where
 
-BALL = 36  # points in a ball: as many as a radius of 0.04 has on 85 x 85
+BALL = 81  # points in a ball: as many as on the 43 x 43 that is learned from
 INPUTS = 4  # a, a_eps and its gradient
 LONG = 20.0  # seconds: what is expected to take longer is not measured
 KINDS = ("NearFar", "Multigrid", "transformer", "FNO")
-
-
-class Transformer(nn.Module):
-    """A plain one: every point attends to every point. Width, blocks, heads and network at a point are NearFar's."""
-
-    def __init__(self, dim: int, in_channels: int, width: int, blocks: int, head: int) -> None:
-        super().__init__()
-        self.P, self.lift = nn.Linear(dim + in_channels, 2 * width), nn.Linear(2 * width, width)
-        self.blocks = nn.ModuleList(_Attention(width, head) for _ in range(blocks))
-        self.norm, self.Q = nn.LayerNorm(width), nn.Linear(width, 1)
-
-    def forward(self, x: Tensor, a: Tensor) -> Tensor:
-        v = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
-        for block in self.blocks:
-            v = block(v)
-        found: Tensor = self.Q(self.norm(v))
-        return found
-
-
-class _Attention(nn.Module):
-    def __init__(self, width: int, head: int) -> None:
-        super().__init__()
-        self.head, self.norm, self.norm_after = head, nn.LayerNorm(width), nn.LayerNorm(width)
-        self.three, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, v: Tensor) -> Tensor:
-        parts = self.three(self.norm(v)).chunk(3, 1)
-        q, k, z = (part.unflatten(1, (-1, self.head)).transpose(0, 1)[None] for part in parts)
-        v = v + self.out(nn.functional.scaled_dot_product_attention(q, k, z)[0].transpose(0, 1).flatten(1))
-        found: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
-        return found
 
 
 def measure(scale: Scale, place: Place, progress: Progress | None = None) -> None:
@@ -136,16 +106,16 @@ def _made(kind: str, K: int, scale: Scale, device: str) -> tuple[nn.Module, Call
     if kind == "FNO":
         from neuralop.models import FNO  # type: ignore[import-not-found,unused-ignore]
 
-        side, modes = math.isqrt(K), 16 if scale.name == "full" else 4
-        fno = FNO(n_modes=(modes, modes), in_channels=INPUTS, out_channels=1, hidden_channels=settings["width"] // 2)
+        side, sizes = math.isqrt(K), {**BASELINES["FNO"][2], **scale.rivals["FNO"]}
+        fno = FNO((sizes["modes"],) * 2, INPUTS, 1, hidden_channels=sizes["width"], n_layers=sizes["layers"])
         fno, image = fno.to(device), torch.randn(1, INPUTS, side, side, device=device)
         return fno, lambda: fno(image), None
     x = torch.rand(K, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
     a = torch.randn(K, INPUTS, device=device)
     if kind == "transformer":
-        plain = Transformer(2, INPUTS, settings["width"], settings["blocks"], settings["head"]).to(device)
+        plain = Transformer(2, INPUTS, **{key: settings[key] for key in ("width", "blocks", "head")}).to(device)
         points = x.float()
-        return plain, lambda: plain(points, a), None
+        return plain, lambda: plain(points[None], a[None]), None
     r, start = math.sqrt(BALL / (math.pi * K)), time.perf_counter()
     graph = radius_graph(x, r=r)
     _wait(device)

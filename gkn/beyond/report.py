@@ -38,8 +38,8 @@ def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]]) -> None:
         return
     page.heading("Seconds and bytes, over the number of points")
     page.text(
-        "Of one function: points drawn uniformly, 36 in a ball, neighbours known already (the search has a column of its own); "
-        "the Fourier operator on a grid of as many points. Slopes are of the last three seconds over points, in logarithms."
+        f"Of one function: points drawn uniformly, {cost.BALL} in a ball, neighbours known already (the search has a column "
+        "of its own); the Fourier operator on a grid of as many points. Slopes are of the last three, in logarithms."
     )
     for what, name in (("forward", "answering"), ("step", "a training step")):
         lines = []
@@ -83,7 +83,7 @@ def _table(page: Document, seeds: list[Table], place: Place) -> None:
 
 
 def _cell(runs: list[Run | None], place: Place) -> str:
-    known = [found for run in runs if run is not None and (found := place.done(run)) is not None]
+    known = [found for run in dict.fromkeys(runs) if run is not None and (found := place.done(run)) is not None]
     if not known:
         return "" if all(run is None for run in runs) else "not run"
     errors = [each["error"]["mean"] for each in known if "error" in each]

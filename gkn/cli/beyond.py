@@ -17,6 +17,7 @@ from gkn.cli.shell import Config
 def beyond(
     names: Annotated[list[str] | None, typer.Argument(help=f"all, or some of {', '.join(ALL)}.")] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds, says nothing) or full (a GPU).")] = "smoke",
+    only: Annotated[str, typer.Option(help="Of the tables' rows, those whose label contains this.")] = "",
     seeds: Seeds = 1,
     out: Annotated[Path | None, typer.Option(help="Results and pages. By default runs/beyond-SCALE.")] = None,
     work: Work = None,
@@ -29,4 +30,7 @@ def beyond(
     if scale not in SCALES:
         raise typer.BadParameter(f"{scale!r}: use {', '.join(SCALES)}", param_hint="--scale")
     place = place_of(out or Path("runs") / f"beyond-{scale}", work, device, jobs)
-    show_pages(only_pages(place, scale) if pages else go(names or ["all"], place, scale=scale, seeds=seeds, progress=said()))
+    if pages:
+        show_pages(only_pages(place, scale))
+        return
+    show_pages(go(names or ["all"], place, scale=scale, seeds=seeds, only=only, progress=said()))

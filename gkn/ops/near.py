@@ -22,8 +22,8 @@ from gkn.ops.last import plus_product
 from gkn.ops.tiles import dot, launch, parts_of, power, precision
 
 # How many edges at a time, by how many warps, in how many stages: of sums, and of slopes, whose programs are at most so many.
-SUMS = {2: (16, 2, 2), 4: (16, 4, 1)}  # by the bytes of a number: as much as goes without registers that spill
-SLOPES = {2: (16, 2, 1), 4: (16, 4, 1)}
+SUMS = {2: (16, 2, 3), 4: (16, 4, 1)}  # by the bytes of a number: as much as goes without registers that spill
+SLOPES = {2: (16, 1, 1), 4: (16, 4, 1)}
 PROGRAMS = 8448
 BLOCK_BYTES = 2**29  # of sums at a time
 

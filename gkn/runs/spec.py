@@ -19,6 +19,7 @@ class Data:
     size       of the finest grid, on which all of them are solved
     every      the stride to the grid that is learned on
     smoothing  width of the Gaussian of a_eps, a length; None: no a_eps
+    known      the stride to the grid on which a is known, and smoothed
     """
 
     size: int
@@ -29,6 +30,7 @@ class Data:
     smoothing: float | None
     name: str = "darcy"
     seed: int = 0
+    known: int = field(default=1, metadata=LATER)
 
 
 @dataclass(frozen=True)

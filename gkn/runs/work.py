@@ -238,7 +238,9 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
         start = time.perf_counter()
         settings = dict(training.settings)
         answers = fit_baseline(training.method, learn, seed=training.seed, device=place.device, **settings)
-        return answers, {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps")}
+        effort = {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps")}
+        network = answers.model if isinstance(answers.model, torch.nn.Module) else None
+        return answers, effort if network is None else {**effort, "parameters": _size(network)}
     assert training.rule is not None
     assert training.recipe is not None
     torch.manual_seed(stream(training.seed, 5).initial_seed() % 2**31)  # another than that of the draws
@@ -252,8 +254,11 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
 
 def _effort(operator: Operator) -> dict[str, Any]:
     metrics = operator.about["metrics"]
-    count = sum(each.numel() for each in operator.model.parameters())
-    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": count}
+    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": _size(operator.model)}
+
+
+def _size(model: torch.nn.Module) -> int:
+    return sum(each.numel() for each in model.parameters())
 
 
 def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any]:
@@ -320,11 +325,12 @@ def edges_of(run: Run) -> dict[str, float] | None:
 @lru_cache(maxsize=256)
 def _edges(rule: Nystrom | Radius, size: int) -> float | None:
     points = Grid(size).points
-    if isinstance(rule, Nystrom):
-        draws = rule.draws(len(points), range(COUNTED), seed=1)[:, 0]
-        return sum(rule.graph(points[nodes]).num_edges for nodes in draws) / len(draws)
-    if len(points) ** 2 * min(1.0, 3 * rule.r**2) > 5e6:
+    many = (rule.m if isinstance(rule, Nystrom) else len(points)) ** 2 * min(1.0, 3 * rule.r**2)
+    if many > 5e6:
         return None
+    if isinstance(rule, Nystrom):
+        draws = rule.draws(len(points), range(COUNTED if many < 2e5 else 1), seed=1)[:, 0]
+        return sum(rule.graph(points[nodes]).num_edges for nodes in draws) / len(draws)
     return float(rule.graph(points).num_edges)
 
 
@@ -355,11 +361,13 @@ def make_data(wanted: set[Data], place: Place) -> None:
 
 
 def samples_of(data: Data, every: int, which: range, place: Place) -> Dataset:
-    return _kept(_folder(data, place), data.smoothing, every, which, place.device)
+    if every % data.known:
+        raise ValueError(f"a is known at every {data.known}th point of a side; asked for every {every}th")
+    return _kept(_folder(data, place), data.smoothing, data.known, every // data.known, which, place.device)
 
 
 @lru_cache(maxsize=4)
-def _kept(folder: Path, smoothing: float | None, every: int, which: range, device: str) -> Dataset:
+def _kept(folder: Path, smoothing: float | None, known: int, every: int, which: range, device: str) -> Dataset:
     """In memory: several trainings use the same."""
-    found = Dataset.open(folder).take(which)
+    found = Dataset.open(folder).take(which).every(known)
     return (found if smoothing is None else found.smoothed(smoothing)).every(every).kept(device)
