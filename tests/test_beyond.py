@@ -17,7 +17,8 @@ from gkn.evaluate import Sampled
 from gkn.generate import Darcy, make_dataset
 from gkn.rules import Nystrom, Radius
 from gkn.runs.meshes import scattered, unstructured
-from gkn.runs.work import Place, judged_on
+from gkn.runs.spec import Data
+from gkn.runs.work import Place, judged_on, make_data, samples_of
 
 runner = CliRunner()
 
@@ -42,6 +43,8 @@ def test_every_table(tmp_path, neuraloperator):
     for label, error in PUBLISHED.items():
         assert f"| {label} | {error:.4f} (published) |" in readme
     assert "## Seconds and bytes, over the number of points" in readme
+    assert "| solved there, against 81 x 81 |" in readme
+    assert "## Time against accuracy" in readme
     assert "| slope |" in readme
     assert readme.count("±") == 2  # in the words above, and in one cell
     cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").iterdir()]
@@ -83,6 +86,20 @@ def test_what_is_promised_is_what_is_run():
         for each in table.rows:
             assert {*each.runs} <= {*table.columns}
             assert each.training.rule is None or each.training.rule.r == dict(each.training.settings)["radius"]
+
+
+def test_where_a_is_known(tmp_path):
+    """It is smoothed there, and nothing of what lies between those points is left."""
+    whole = Data(21, 4, 2, 2, 1, 0.1)
+    make_data({whole}, Place(tmp_path, tmp_path))
+    here, there = (samples_of(replace(whole, known=k), 4, range(2), Place(tmp_path, tmp_path)) for k in (1, 2))
+    assert torch.equal(here.field("a"), there.field("a"))
+    alone = make_dataset(Darcy(size=21), 2).every(2)
+    alone = Dataset.of(alone.domain, {name: alone.field(name) for name in ("a", "u")}, ("u",)).smoothed(0.1).every(2)
+    torch.testing.assert_close(there.field("a_smooth"), alone.field("a_smooth"))
+    assert not torch.allclose(here.field("a_smooth"), there.field("a_smooth"), rtol=1e-3)
+    with pytest.raises(ValueError, match="known at every 3th point of a side; asked for every 4th"):
+        samples_of(replace(whole, known=3), 4, range(2), Place(tmp_path, tmp_path))
 
 
 def test_ablations_change_one_thing_each():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkn.beyond import cost, report
+from gkn.beyond import cost, report, solver
 from gkn.beyond.tables import NAMES, SCALES, tables
 from gkn.runs.document import check_own
 from gkn.runs.work import Place, Progress, RunsFailed, do_all, elapsed
 
-ALL = (*NAMES, "cost")
+ALL = (*NAMES, "solver", "cost")
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -45,6 +45,8 @@ def go(
             labels = dict.fromkeys(row.label for table in some for row in table.rows)
             raise ValueError(f"no row whose label contains {only!r}; there are {', '.join(labels)}")
         failed = do_all([run for row in rows for run in row.runs.values()], place, progress)
+        if "solver" in wanted:
+            solver.measure(size, place, progress)
         if "cost" in wanted:
             cost.measure(size, place, progress)
     page = report.write_pages(place, size)

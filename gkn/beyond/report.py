@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from gkn.beyond import cost
+from gkn.beyond import cost, solver
 from gkn.beyond.tables import PUBLISHED, Row, Scale, Table, tables
 from gkn.runs.document import Document, short
 from gkn.runs.spec import Run
@@ -28,9 +28,32 @@ def write_pages(place: Place, scale: Scale) -> Path:
     for name in by_seed[0]:
         seeds = [each[name] for each in by_seed]
         if any(place.done(run) for table in seeds for row in table.rows for run in row.runs.values()):
-            _table(page, seeds, place)
-    _costs(page, cost.known(place.results, scale))
+            _table(page, seeds, place, _own_errors(solver.known(place.results, scale)) if name == "resolution" else [])
+    costs = cost.known(place.results, scale)
+    _time_against_accuracy(page, by_seed, place, costs)
+    _costs(page, costs)
     return page.write(place.results)
+
+
+def _time_against_accuracy(
+    page: Document, by_seed: list[dict[str, Table]], place: Place, costs: dict[str, dict[int, dict[str, Any]]]
+) -> None:
+    sizes = sorted({K for entries in costs.values() for K in entries})
+    lines = []
+    for name in ("accuracy", "multigrid"):
+        for rows in zip(*(each[name].rows for each in by_seed), strict=True):
+            first = rows[0]
+            known = place.done(first.runs["s = 85"])
+            if known is None or "seconds" not in known:
+                continue
+            entries = costs.get(first.training.method, {})
+            answers = [_spent(entries.get(K), "forward") for K in sizes]
+            error, fitting = _cell([row.runs["s = 85"] for row in rows], place), f"{known['seconds']['fit']:.0f}"
+            lines.append([first.label, str(known.get("parameters", "")), fitting, error, *answers])
+    if lines:
+        page.heading("Time against accuracy")
+        page.text("Seconds of one training, the error it comes to at s = 85, and what an answer at so many points takes.")
+        page.table(["", "parameters", "training, s", "error", *(f"{K:.0e} points" for K in sizes)], lines)
 
 
 def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]]) -> None:
@@ -66,7 +89,16 @@ def _spent(entry: dict[str, Any] | None, what: str) -> str:
     return f"{entry[what]['seconds']:.3g} s{memory}"
 
 
-def _table(page: Document, seeds: list[Table], place: Place) -> None:
+def _own_errors(found: dict[str, Any] | None) -> list[tuple[str, dict[str, str]]]:
+    """A row of what solvers themselves are off by, where they were asked."""
+    if found is None:
+        return []
+    size, count = found["against"], found["functions"]
+    errors = {column: f"{error:.4f} ({count})" for column, error in found["errors"].items()}
+    return [(f"solved there, against {size} x {size}", errors)]
+
+
+def _table(page: Document, seeds: list[Table], place: Place, more: list[tuple[str, dict[str, str]]]) -> None:
     first = seeds[0]
     page.heading(first.title)
     page.text(f"{first.note}.")
@@ -74,6 +106,8 @@ def _table(page: Document, seeds: list[Table], place: Place) -> None:
     for rows in zip(*(table.rows for table in seeds), strict=True):
         lines.append([rows[0].label, *(_cell([row.runs.get(column) for row in rows], place) for column in first.columns)])
         costs += _cost(rows[0], place)
+    for label, cells in more:
+        lines.append([label, *(cells.get(column, "") for column in first.columns)])
     for label in first.published:
         lines.append([label, f"{PUBLISHED[label]:.4f} (published)", *[""] * (len(first.columns) - 1)])
     page.table(["", *first.columns], lines)

@@ -369,5 +369,8 @@ def samples_of(data: Data, every: int, which: range, place: Place) -> Dataset:
 @lru_cache(maxsize=4)
 def _kept(folder: Path, smoothing: float | None, known: int, every: int, which: range, device: str) -> Dataset:
     """In memory: several trainings use the same."""
-    found = Dataset.open(folder).take(which).every(known)
+    found = Dataset.open(folder).take(which)
+    if known > 1:  # of a dataset that was only strided all points would still be smoothed
+        coarse = found.every(known)
+        found = Dataset.of(coarse.domain, {name: coarse.field(name) for name in coarse.names}, coarse.outputs)
     return (found if smoothing is None else found.smoothed(smoothing)).every(every).kept(device)
