@@ -21,7 +21,7 @@ from gkn.evaluate import Sampled
 from gkn.operator import Exact, Support
 from gkn.ranks import Stop, join
 from gkn.recipes import LOSSES, NETWORKS, RECIPES, SMOOTHING
-from gkn.train import _matmul, _Run
+from gkn.train import _Run, products
 
 NAME = "training-gpu"
 TRAIN, TEST = 1000, 100
@@ -127,7 +127,7 @@ def throughput(which, precision, parts, device, epochs=10):
         torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    with _matmul(precision):
+    with products(precision):
         runs = [made() for _ in range(3)]
         runs[0].go()  # compiles
         batches = [*islice(runs[1]._ahead(), runs[1].steps)]  # one epoch's, on the device

@@ -11,10 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gkn.domain import Domain
 from gkn.graph import Graph
 from gkn.neighbors import radius_graph
 
 _AT_A_TIME = 2**24  # nodes that are given a number
+
+BALL = 80
+"""Points in a ball whose sum is an integral to a few parts in a thousand, if what is summed is smooth."""
+
+
+def usual_radius(domain: Domain, points: int | None = None) -> float:
+    """Of balls that have about `BALL` of so many points spread over a domain, or of its own."""
+    unit = math.pi ** (domain.dim / 2) / math.gamma(domain.dim / 2 + 1)  # the volume of a ball of radius 1
+    share = BALL / (len(domain) if points is None else points)
+    return float((share * float(domain.weights.sum()) / unit) ** (1 / domain.dim))
 
 
 @dataclass(frozen=True)

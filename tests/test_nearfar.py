@@ -206,7 +206,7 @@ def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
     train, test = whole.split(16, 8)
     torch.manual_seed(0)
     model = NearFar(2, len(train.inputs), 1, 32, blocks=2, slices=8, radius=0.15)
-    operator = fit(model, train, Radius(0.15), "ours", epochs=12, batch=4, lr=3e-3, weighted=True, out=tmp_path / "run")
+    operator = fit(model, train, Radius(0.15), "nearfar", epochs=24, weighted=True, out=tmp_path / "run")
     found = relative_l2(operator, test)
     assert found.mean < 0.35
     again = load(tmp_path / "run")

@@ -15,8 +15,18 @@ def test_it_is_as_good_as_its_card_says():
 
 
 def test_names_and_sizes():
-    assert names() == ["darcy"]
+    assert pretrained() == names() == ["darcy", "darcy-nearfar"]
     assert sum(path.stat().st_size for path in (FOLDER / "darcy").iterdir()) < 6e6
     assert pretrained("darcy", dtype=torch.float64).model.W.weight.dtype == torch.float64
-    with pytest.raises(ValueError, match="no pretrained operator 'stokes'; there are darcy"):
+    with pytest.raises(ValueError, match="no pretrained operator 'stokes'; there are darcy, darcy-nearfar"):
         pretrained("stokes")
+
+
+def test_near_and_far():
+    """Under 1 % on functions nobody has seen, on a grid coarser than those it was judged on; it remembers how it was made."""
+    operator = pretrained("darcy-nearfar")
+    data = make_dataset(Darcy(size=421), 2, seed=77).smoothed(0.03).every(14)
+    assert float(relative_l2(operator, data)) < 0.01
+    assert operator.about["tests"]["s = 85"] < 0.0044
+    assert operator.about["command"].startswith("gkn beyond")
+    assert sum(path.stat().st_size for path in (FOLDER / "darcy-nearfar").iterdir()) < 11e6

@@ -69,7 +69,7 @@ def test_the_paper_and_ours():
     assert (paper.optimizer, paper.epochs, paper.batch, paper.fresh, paper.clip) == ("adam", 200, 20, False, None)
     assert (ours.loss, ours.fresh, ours.pointwise, ours.schedule) == ("relative", True, False, "onecycle")
     assert NETWORKS["paper"]["kernel"] == (512, 1024)
-    assert (SMOOTHING["paper"], SMOOTHING["ours"]) == (0.05, 0.1)
+    assert (SMOOTHING["paper"], SMOOTHING["ours"], SMOOTHING["nearfar"]) == (0.05, 0.1, 0.03)
     assert {*NETWORKS} == {*SMOOTHING} == {*RECIPES}
 
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from gkn import Nystrom, Radius
+from gkn import Grid, Mesh, Nystrom, Radius
+from gkn.rules import BALL, usual_radius
 
 PINNED = [[3, 304, 320, 717, 720, 952], [106, 449, 477, 748, 790, 818]]
 
@@ -74,3 +75,12 @@ def test_bad_rules_are_refused():
         Nystrom(0.1, 0)
     with pytest.raises(ValueError, match=r"300 nodes of a domain that has 200; use m <= 200, or Radius\(0.1\) for all"):
         Nystrom(0.1, 300).draws(200, [0])
+
+
+@pytest.mark.parametrize("domain", [Grid(43), Grid(30, dim=3), Grid(401, dim=1), Mesh.square(0.03)])
+def test_balls_that_have_enough_points(domain):
+    """Away from the boundary; and as many of fewer points that are drawn."""
+    inner = (domain.points - 0.5).norm(dim=1) < 0.1
+    degrees = Radius(usual_radius(domain)).graph(domain.points, domain.points[inner]).degrees
+    assert 0.6 * BALL < float(degrees.double().mean()) < 1.4 * BALL
+    assert usual_radius(domain, len(domain) // 2) == pytest.approx(usual_radius(domain) * 2 ** (1 / domain.dim), rel=0.01)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gkn.beyond import cost, report, solver
 from gkn.beyond.tables import NAMES, SCALES, tables
 from gkn.runs.document import check_own
 from gkn.runs.work import Place, Progress, RunsFailed, do_all, elapsed
+from gkn.train import load
 
 ALL = (*NAMES, "solver", "cost")
 
@@ -53,6 +55,19 @@ def go(
     if failed:
         raise RunsFailed(failed)
     return page
+
+
+def export(place: Place, scale: str, folder: Path) -> None:
+    """The NearFar of the first seed as an operator of its own, which knows how it was judged."""
+    row = tables(SCALES[scale], 0)["resolution"].rows[0]
+    if not place.trained(row.training).is_dir():
+        raise ValueError(f"{place.work} holds no network to export; train it with gkn beyond resolution --scale {scale}")
+    operator, known = load(place.trained(row.training)), {name: place.done(run) for name, run in row.runs.items()}
+    tests = {name: each["error"]["mean"] for name, each in known.items() if each is not None and "error" in each}
+    judged = next((each for each in known.values() if each is not None), {})
+    origin: dict[str, Any] = {key: judged[key] for key in ("machine", "versions", "commit", "command") if key in judged}
+    operator.about = {**operator.about, "tests": tests, **origin}
+    operator.save(folder)
 
 
 def only_pages(place: Place, scale: str) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 from gkn.baselines import BASELINES
 from gkn.evaluate import Sampled
 from gkn.operator import Exact
-from gkn.recipes import Recipe
+from gkn.recipes import recipe_named
 from gkn.rules import Nystrom, Radius, Rule
 from gkn.runs.spec import Data, Run, Training
 
@@ -37,17 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "Multigrid": {"width": 8, "cycles": 1, "levels": 2, "kernel": (4, 2), "radius": 0.15},
 }
 """For tests."""
-RECIPE = Recipe(
-    batch=4,
-    optimizer="muon",
-    lr=1e-2,
-    decay=1e-4,
-    warm=0.1,
-    zero="box",
-    precision="bf16",
-    gradient=0.1,
-    symmetries=True,
-)
+RECIPE = recipe_named("nearfar", zero="box", precision="bf16", symmetries=True)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gkn.beyond.beyond import ALL, go, only_pages
+from gkn.beyond.beyond import ALL, export, go, only_pages
 from gkn.beyond.tables import SCALES
 from gkn.cli.learn import Device
 from gkn.cli.runs import Pages, Seeds, Work, place_of, said, show_pages
@@ -24,12 +24,18 @@ def beyond(
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time.")] = 1,
     device: Device = "auto",
     pages: Pages = False,
+    export_: Annotated[
+        Path | None, typer.Option("--export", help="Save the NearFar of the first seed here, and run nothing.")
+    ] = None,
     config: Config = None,
 ) -> None:
     """NearFar and Multigrid on the paper's benchmark. What is finished is kept: interrupted, the same command goes on."""
     if scale not in SCALES:
         raise typer.BadParameter(f"{scale!r}: use {', '.join(SCALES)}", param_hint="--scale")
     place = place_of(out or Path("runs") / f"beyond-{scale}", work, device, jobs)
+    if export_ is not None:
+        export(place, scale, export_)
+        return
     if pages:
         show_pages(only_pages(place, scale))
         return

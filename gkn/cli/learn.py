@@ -29,7 +29,7 @@ from gkn.models import MODELS
 from gkn.operator import CARD, Exact, How, Operator, Partition, Support, read_card
 from gkn.pretrained import names, pretrained
 from gkn.recipes import NETWORKS, RECIPES, SMOOTHING, Recipe, changed, recipe_named
-from gkn.rules import Nystrom, Radius
+from gkn.rules import BALL, Nystrom, Radius, usual_radius
 from gkn.storage import MANIFEST
 from gkn.train import OPERATOR, RUN, STEPS, Report, Status, fit, load
 
@@ -43,7 +43,9 @@ L = Annotated[int, typer.Option("--l", min=1, help="Draws of them that are avera
 def train(
     data: DatasetPath,
     out: Annotated[Path, typer.Option(help="The run's folder. Interrupted, the same command goes on with it.")],
-    recipe: Annotated[str, typer.Option(help=f"How to train: {' or '.join(RECIPES)}.")] = "ours",
+    recipe: Annotated[
+        str | None, typer.Option(help=f"How to train: {', '.join(RECIPES)}. By default ours; nearfar for the others than GKN.")
+    ] = None,
     model: Annotated[str, typer.Option(help=f"What to train: {', '.join(MODELS)}.")] = "GKN",
     train: Annotated[
         int | None, typer.Option("--train", min=1, help="Samples to learn from. By default all but the test.")
@@ -65,7 +67,8 @@ def train(
         typer.Option(min=0, help="Width of the Gaussian that smooths `a`, a length; 0: no. By default the recipe's."),
     ] = None,
     r: Annotated[
-        float | None, typer.Option("--r", min=0, help="Neighbours within r. By default 0.25; 0.05 for NearFar and Multigrid.")
+        float | None,
+        typer.Option("--r", min=0, help=f"Neighbours within r. By default 0.25; for others than GKN balls of {BALL} points."),
     ] = None,
     m: Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph. By default all points.")] = None,
     l: Annotated[int, typer.Option("--l", min=1, help="Sub-graphs of a sample.")] = 1,
@@ -99,10 +102,13 @@ def train(
 ) -> None:
     """Learn an operator. Under torchrun every rank takes its share: torchrun --nproc-per-node 8 -m gkn -- train ..."""
     device = device_named(device)
+    if model not in MODELS:
+        raise ValueError(f"no model {model!r}; there are {', '.join(MODELS)}")
+    recipe = recipe or ("ours" if model == "GKN" else "nearfar")
     chosen = recipe_named(recipe, **settings(set_ or [], _types()))
     given = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed, "precision": precision}
     if precision is None and not any(each.startswith("precision=") for each in set_ or []):
-        usual = ("bf16" if recipe == "ours" else "tf32") if device.startswith("cuda") else "fp32"
+        usual = ("tf32" if recipe == "paper" else "bf16") if device.startswith("cuda") else "fp32"
         begun = read_sealed_json(out / RUN)["recipe"] if (out / RUN).is_file() else {}  # perhaps on another kind of device
         given["precision"] = begun.get("precision", usual)
     chosen = changed(chosen, **{key: value for key, value in given.items() if value is not None})
@@ -116,12 +122,11 @@ def train(
         raise ValueError(f"{data}: {first} samples to learn from and {count} to judge by; it has {len(whole)}")
     learn, judge = whole.take(first), whole.take(range(len(whole) - count, len(whole)))
     parts = [learn.every(k) for k in every or [1]]
-    if model not in MODELS:
-        raise ValueError(f"no model {model!r}; there are {', '.join(MODELS)}")
-    near = r if r is not None else 0.25 if model == "GKN" else 0.05
+    near = r if r is not None else 0.25 if model == "GKN" else max(usual_radius(each[0].domain, m) for each in parts)
     depth = {"GKN": "steps", "NearFar": "blocks", "Multigrid": "cycles"}[model]
     sizes = _given(**{"width": width, "kernel": _sizes(kernel), depth: steps})
-    base: dict[str, Any] = NETWORKS[recipe] if model == "GKN" else {"radius": near}
+    smooth_one = [whole.inputs.index("a_smooth")] if "a_smooth" in whole.inputs else None
+    base: dict[str, Any] = NETWORKS[recipe] if model == "GKN" else {"radius": near, "features": smooth_one}
     torch.manual_seed(chosen.seed)
     dim = parts[0][0].domain.dim
     network = MODELS[model](dim=dim, in_channels=len(whole.inputs), out_channels=len(whole.outputs), **{**base, **sizes})

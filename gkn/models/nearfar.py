@@ -58,7 +58,7 @@ class NearFar(nn.Module):
         head           components of a head; width / head of them
         kernel         sizes of the hidden layers of kappa
         radius         of the balls, a length: that of the rule the graphs are made by
-        features       which fields of a enter kappa; None: the first
+        features       which fields of a enter kappa: smooth ones, where there are; None: the first
         near, far      whether there is the one, and the other
         differences    all of kappa but its constant meets v(y) - v(x), and not v(y): of a v that does not change nothing has to
                        be cancelled, which points in disorder would do badly
@@ -84,7 +84,7 @@ class NearFar(nn.Module):
         features: Sequence[int] | None = None,
         near: bool = True,
         far: bool = True,
-        differences: bool = False,
+        differences: bool = True,
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:

@@ -229,7 +229,7 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
     folder = place.trained(training).parent
     if place.trained(training).is_dir():
         try:
-            operator = load(folder, device=place.device)
+            operator = load(place.trained(training), device=place.device)
             return operator, _effort(operator)
         except (CorruptFile, OSError):  # damaged; it is ours, and can be made again
             shutil.rmtree(folder)
