@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gkn.ops.last import Found, Last
+from gkn.ops.last import Found, Last, product
 
 Runs = list[tuple[int, int, int, int]]  # first target, last + 1, first edge, degree
 
@@ -31,6 +31,8 @@ def forward(
     relu: bool = False,
 ) -> Tensor:
     out = v.new_empty(len(scale), last.W.shape[2])
+    if len(last.W) < v.shape[1] // 2 and last.own is None and v.dtype.itemsize >= 4:
+        return _forward_few(out, h, last, v, ptr, src, rho, scale, block, relu)
     room = v.new_empty(min(block, len(scale)), *last.W.shape[:2])  # taken once: fresh pages cost as much as filling them
     for start, stop, runs in _blocks(ptr, block):
         V = _values(v, src, rho, runs)
@@ -38,7 +40,35 @@ def forward(
         base = s @ last.B
         if last.own is not None and last.bias is not None:
             base.addmm_(v[start:stop], last.own).add_(last.bias)
-        torch.addmm(base, A.flatten(1), last.W.flatten(0, 1), out=out[start:stop])
+        product(A.flatten(1), last.W.flatten(0, 1), out[start:stop]).add_(base)
+    return out.relu_() if relu else out
+
+
+def _forward_few(
+    out: Tensor,
+    h: Tensor,
+    last: Last,
+    v: Tensor,
+    ptr: Tensor,
+    src: Tensor,
+    rho: Tensor | None,
+    scale: Tensor,
+    block: int,
+    relu: bool,
+) -> Tensor:
+    """Where h has fewer columns than v: densities and scales are multiplied with it, and s is the sum with one more, a 1."""
+    k, n, _ = last.W.shape
+    room = v.new_empty(min(block, len(scale)), k + 1, n)
+    for start, stop, runs in _blocks(ptr, block):
+        V = _values(v, src, None, runs)
+        edges = slice(runs[0][2], runs[0][2] + len(V)) if runs else slice(0, 0)
+        by = scale[start:stop].repeat_interleave(ptr[start : stop + 1].diff(), output_size=len(V))
+        by = (by if rho is None else by * rho[edges])[:, None].to(v.dtype)
+        H, A = torch.cat([h[edges] * by, by], 1), room[: stop - start].zero_()
+        for first, end, edge, degree in runs:
+            few = (edge - runs[0][2], end - first, degree)
+            torch.bmm(_batch(H, *few).transpose(1, 2), _batch(V, *few), out=A[first - start : end - start])
+        product(A.flatten(1), last.rows, out[start:stop])
     return out.relu_() if relu else out
 
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gkn.ops.last import Found, Last
+from gkn.ops.last import Found, Last, product
 from gkn.ops.tiles import dot, launch, parts_of, power, precision
 
 
@@ -230,7 +230,7 @@ def forward(
     out = v.new_empty(scale.shape[0], last.rows.shape[1])
     for part in parts_of(scale.shape[0], block):
         sums = _sums(h, last, v, ptr, src, rho, scale, part, max_degree)
-        torch.mm(sums, last.rows, out=out if part is None else out[part])
+        product(sums, last.rows, out if part is None else out[part])
     return out.relu_() if relu else out
 
 
@@ -335,7 +335,7 @@ def through(
         constants = 64 if v.element_size() <= 2 else 32, power(c, 16, 128), BK, power(n, 16, 64), precision(v)
         programs = (stop - start) * triton.cdiv(k, BK)
         launch(_through, programs, tensors, (c, k, n, rows), constants, num_warps=warps, num_stages=2)
-        torch.mm(sums, last.rows, out=out[start:stop])
+        product(sums, last.rows, out[start:stop])
     return out
 
 

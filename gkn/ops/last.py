@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+NARROW, PIECE = 8, 128
 SPARE = 16  # rows for the bias: one, and zeros, since matrix units like multiples of 16
 
 
@@ -52,6 +53,15 @@ class Found:
         W, B, *rest = self.total.split(self.sizes)
         small = [B] if not rest else [B, rest[0], rest[1][0]]
         return [W.view(self.last.W.shape), *(x.clone() for x in small)]  # or keeping a bias would keep all
+
+
+def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """a b, into `out`. Where that has few rows or columns, libraries of some processors add up long rows number by number, with
+    an error that grows as their length: then in pieces, whose sums are added up."""
+    if a.device.type != "cpu" or a.dtype.itemsize < 4 or min(out.shape) > NARROW or a.shape[1] <= PIECE:
+        return torch.mm(a, b, out=out)
+    pieces = [x @ y for x, y in zip(a.split(PIECE, 1), b.split(PIECE), strict=True)]
+    return torch.sum(torch.stack(pieces), 0, out=out)
 
 
 def plus_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
