@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from gkn import Dataset, Grid, Mesh, load, relative_l2
+from gkn import Dataset, Grid, Mesh, Radius, load, relative_l2
 from gkn.checkpoint import Checkpoints
 from gkn.durable import write_sealed_json
 from gkn.exporters import save
 from gkn.importers import read_sample
+from gkn.rules import usual_radius
 from tests.test_cli import run
 
 SMALL = [
@@ -301,3 +302,15 @@ def test_other_networks_by_name(data, tmp_path, model):
     assert "no model 'FNO'; there are GKN, NearFar, Multigrid" in run(
         "train", data, "--out", tmp_path / "x", "--model", "FNO", code=1
     )
+
+
+def test_grids_and_drawn_points_together(data, tmp_path):
+    """NearFar by its own recipe, in balls that have enough points, from a grid and from points drawn at random."""
+    sizes = ["--model", "NearFar", "--width", 16, "--steps", 1, "--epochs", 1, "--every", 2, "--mixed", 40]
+    run("train", data, "--out", tmp_path / "run", *sizes, "--test", 2, "--device", "cpu")
+    known = json.loads((tmp_path / "run/run.json").read_text())
+    assert (known["recipe"]["optimizer"], known["recipe"]["batch"]) == ("muon", 4)
+    operator = load(tmp_path / "run")
+    assert isinstance(operator.rule, Radius)
+    assert operator.rule.r == pytest.approx(usual_radius(Grid(7), 40))
+    assert [*operator.model.features] == [1]

@@ -72,6 +72,9 @@ def train(
     ] = None,
     m: Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph. By default all points.")] = None,
     l: Annotated[int, typer.Option("--l", min=1, help="Sub-graphs of a sample.")] = 1,
+    mixed: Annotated[
+        int | None, typer.Option(min=1, help="Learn from so many points drawn at random, too: for networks asked elsewhere.")
+    ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Components of v. By default the recipe's.")] = None,
     kernel: Annotated[str | None, typer.Option(help="Hidden layers of kappa, e.g. 128,256. By default the recipe's.")] = None,
     steps: Annotated[
@@ -122,7 +125,7 @@ def train(
         raise ValueError(f"{data}: {first} samples to learn from and {count} to judge by; it has {len(whole)}")
     learn, judge = whole.take(first), whole.take(range(len(whole) - count, len(whole)))
     parts = [learn.every(k) for k in every or [1]]
-    near = r if r is not None else 0.25 if model == "GKN" else max(usual_radius(each[0].domain, m) for each in parts)
+    near = r if r is not None else 0.25 if model == "GKN" else _usual(parts, m, mixed)
     depth = {"GKN": "steps", "NearFar": "blocks", "Multigrid": "cycles"}[model]
     sizes = _given(**{"width": width, "kernel": _sizes(kernel), depth: steps})
     smooth_one = [whole.inputs.index("a_smooth")] if "a_smooth" in whole.inputs else None
@@ -130,13 +133,15 @@ def train(
     torch.manual_seed(chosen.seed)
     dim = parts[0][0].domain.dim
     network = MODELS[model](dim=dim, in_channels=len(whole.inputs), out_channels=len(whole.outputs), **{**base, **sizes})
-    rule = Radius(near) if m is None else Nystrom(near, m, l)
+    rules: list[Radius | Nystrom] = [Radius(near) if m is None else Nystrom(near, m, l)] * len(parts)
+    if mixed is not None:
+        parts, rules = [*parts, learn.every(min(every or [1]))], [*rules, Nystrom(near, mixed)]
     how: Test | None = None if test_m is None else Sampled(test_m)
     with training_bar(out) as report:
         operator = fit(
             network,
             parts,
-            rule,
+            rules,
             chosen,
             test=judge.every((every or [1])[0]) if count else None,
             how=how,
@@ -328,6 +333,12 @@ def _info_machine() -> None:
             table.add_row("", f"kernel integral in {str(kind).removeprefix('torch.')}: [bold]{name}[/] ({plain(reason)})")
     table.add_row("[bold]pretrained[/]", plain(", ".join(names()) or "none"))
     console.print(table)
+
+
+def _usual(parts: list[Dataset], m: int | None, mixed: int | None) -> float:
+    """The radius of balls that have enough points of the coarsest of what is learned from."""
+    counts = [usual_radius(each[0].domain, m) for each in parts]
+    return max(counts if mixed is None else [*counts, usual_radius(parts[0][0].domain, mixed)])
 
 
 # --- what the words on the command line mean -----------------------------------------------------------------------------
