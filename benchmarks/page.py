@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 
 from benchmarks import RESULTS
+from gkn.beyond.report import summary
+from gkn.beyond.tables import SCALES
+from gkn.runs.work import Place
 
 
 def load(name):
@@ -262,15 +265,20 @@ def trainings(result):
     return [*lines, "", source("training-gpu", result), ""]
 
 
-def demo(result):
-    """What `make demo` prints, between the marks in README.md."""
+def between(name, text):
+    """Write a text between two marks of the README."""
     path = RESULTS.parent / "README.md"
-    text = path.read_text()
-    before, after = text.index("<!-- demo -->") + len("<!-- demo -->"), text.index("<!-- /demo -->")
+    whole = path.read_text()
+    before, after = whole.index(f"<!-- {name} -->") + len(f"<!-- {name} -->"), whole.index(f"<!-- /{name} -->")
+    path.write_text(f"{whole[:before]}\n\n{text}\n{whole[after:]}")
+    print(path)
+
+
+def demo(result):
+    """What `make demo` prints, in README.md."""
     printed = "\n".join(f"    {line.rstrip()}" for line in result["printed"])
     times = f"Set-up {result['setup_seconds']:.0f} s, demo {result['demo_seconds']:.0f} s. {source('demo-cpu', result)}"
-    path.write_text(text[:before] + f"\n\n{printed}\n\n{times.replace('(demo-cpu', '(results/demo-cpu')}\n" + text[after:])
-    print(path)
+    between("demo", f"{printed}\n\n{times.replace('(demo-cpu', '(results/demo-cpu')}")
 
 
 def main():
@@ -289,6 +297,7 @@ def main():
     operators()
     if load("demo-cpu"):
         demo(load("demo-cpu"))
+    between("beyond", "\n".join(summary(Place(RESULTS / "beyond", RESULTS / "beyond"), SCALES["full"])) + "\n")
     print(RESULTS / "README.md")
 
 

@@ -194,6 +194,8 @@ def test_cost_is_not_asked_for_in_vain(tmp_path, monkeypatch):
     found = cost.known(tmp_path, scale)
     assert all(found["NearFar"][200][what]["seconds"] > 0 for what in ("forward", "step"))
     assert found["NearFar"][50]["search"] > 0
+    edges = [found["Multigrid"][50]["edges"], found["NearFar"][50]["edges"]]
+    assert all(50 < each <= 5 * 50**2 for each in edges)
     why = [found["Multigrid"][K].get("why") for K in (50, 100, 200)]
     assert why == [None, "out of memory", "not tried: out of memory with 100"]
     assert found["FNO"][100]["why"] == "not tried: neuralop is not installed with 50"

@@ -21,11 +21,12 @@ from gkn.baselines import BASELINES
 from gkn.beyond.tables import NETWORKS, SMALL, Scale
 from gkn.durable import canonical, make_folder, write
 from gkn.models import MODELS
+from gkn.models.levels import levels_of
 from gkn.models.transformer import Transformer
 from gkn.neighbors import radius_graph
 from gkn.runs.work import Place, Progress, where
 
-BALL = 81  # points in a ball: as many as on the 43 x 43 that is learned from
+BALLS = {"NearFar": 81, "Multigrid": 36}  # points in a ball: as many as on the grids they learn from
 INPUTS = 4  # a, a_eps and its gradient
 LONG = 20.0  # seconds: what is expected to take longer is not measured
 KINDS = ("NearFar", "Multigrid", "transformer", "FNO")
@@ -83,8 +84,8 @@ def _measured(kind: str, K: int, scale: Scale, device: str, before: dict[str, An
         return {"why": f"not tried: it would take more than {LONG:g} s"}
     found: dict[str, Any] = {}
     try:
-        model, call, searched = _made(kind, K, scale, device)
-        found = {"parameters": sum(each.numel() for each in model.parameters()), "search": searched}
+        model, call, about = _made(kind, K, scale, device)
+        found = {"parameters": sum(each.numel() for each in model.parameters()), **about}
         for what in ("forward", "step"):
             found[what] = _timed(model, call, device, what == "step")
     except ImportError as error:
@@ -99,8 +100,8 @@ def _measured(kind: str, K: int, scale: Scale, device: str, before: dict[str, An
     return found
 
 
-def _made(kind: str, K: int, scale: Scale, device: str) -> tuple[nn.Module, Callable[[], Tensor], float | None]:
-    """A network, a call of it on one function, and how long the search for neighbours took."""
+def _made(kind: str, K: int, scale: Scale, device: str) -> tuple[nn.Module, Callable[[], Tensor], dict[str, float]]:
+    """A network, a call of it on one function, and, where it has edges, how many and how long the search for them took."""
     torch.manual_seed(0)
     settings = {**NETWORKS["NearFar"], **(SMALL["NearFar"] if scale.name == "smoke" else {})}
     if kind == "FNO":
@@ -109,23 +110,27 @@ def _made(kind: str, K: int, scale: Scale, device: str) -> tuple[nn.Module, Call
         side, sizes = math.isqrt(K), {**BASELINES["FNO"][2], **scale.rivals["FNO"]}
         fno = FNO((sizes["modes"],) * 2, INPUTS, 1, hidden_channels=sizes["width"], n_layers=sizes["layers"])
         fno, image = fno.to(device), torch.randn(1, INPUTS, side, side, device=device)
-        return fno, lambda: fno(image), None
+        return fno, lambda: fno(image), {}
     x = torch.rand(K, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
     a = torch.randn(K, INPUTS, device=device)
     if kind == "transformer":
         plain = Transformer(2, INPUTS, **{key: settings[key] for key in ("width", "blocks", "head")}).to(device)
         points = x.float()
-        return plain, lambda: plain(points[None], a[None]), None
-    r, start = math.sqrt(BALL / (math.pi * K)), time.perf_counter()
+        return plain, lambda: plain(points[None], a[None]), {}
+    r, start = math.sqrt(BALLS[kind] / (math.pi * K)), time.perf_counter()
     graph = radius_graph(x, r=r)
-    _wait(device)
-    searched = time.perf_counter() - start
     graph = graph.of(x, torch.full((K,), 1 / K, dtype=torch.float64, device=device))
     network = {**NETWORKS[kind], **(SMALL[kind] if scale.name == "smoke" else {}), "radius": r}
     if kind == "Multigrid":  # as many levels as make the last one small, whatever the number of points
         network["levels"] = max(2, round(math.log(K / 30, 4))) if scale.name == "full" else network["levels"]
+    edges = graph.num_edges
+    if kind == "Multigrid":
+        for level in levels_of(graph, x, None, r, network["levels"])[1:]:  # kept with the graph
+            edges += sum(each.num_edges for each in (level.within, level.down, level.up) if each is not None)
+    _wait(device)
+    searched = time.perf_counter() - start
     model, points = MODELS[kind](2, INPUTS, 1, **network).to(device), x.float()
-    return model, lambda: model(graph, points, a), searched
+    return model, lambda: model(graph, points, a), {"search": searched, "edges": edges}
 
 
 def _timed(model: nn.Module, call: Callable[[], Tensor], device: str, step: bool) -> dict[str, float]:

@@ -61,8 +61,9 @@ def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]]) -> None:
         return
     page.heading("Seconds and bytes, over the number of points")
     page.text(
-        f"Of one function: points drawn uniformly, {cost.BALL} in a ball, neighbours known already (the search has a column "
-        "of its own); the Fourier operator on a grid of as many points. Slopes are of the last three, in logarithms."
+        f"Of one function: points drawn uniformly, {' and '.join(map(str, cost.BALLS.values()))} in a ball of "
+        f"{' and '.join(cost.BALLS)}, neighbours known already (the search has a column of its own); the Fourier operator "
+        "on a grid of as many points. Slopes are of the last three, in logarithms."
     )
     for what, name in (("forward", "answering"), ("step", "a training step")):
         lines = []
@@ -74,9 +75,10 @@ def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]]) -> None:
     rows = []
     for kind, entries in found.items():
         for K, each in entries.items():
-            numbers = ["" if each.get(key) is None else f"{each[key]:.3g}" for key in ("parameters", "search")]
+            numbers = ["" if each.get(key) is None else f"{each[key]:.3g}" for key in ("parameters", "search", "edges")]
+            numbers.append("" if each.get("edges") is None else f"{each['edges'] / K:.0f}")
             rows.append([kind, f"{K:.0e}", *numbers, each["machine"], short(each["commit"])])
-    header = ["network", "points", "parameters", "search for neighbours, s", "machine", "commit"]
+    header = ["network", "points", "parameters", "search, s", "edges", "a point", "machine", "commit"]
     page.more("Seconds and bytes: where they were measured", header, rows)
 
 
@@ -87,6 +89,25 @@ def _spent(entry: dict[str, Any] | None, what: str) -> str:
         return str(entry.get("why", ""))
     memory = f", {entry[what]['bytes'] / 2**30:.2f} GiB" if "bytes" in entry[what] else ""
     return f"{entry[what]['seconds']:.3g} s{memory}"
+
+
+def summary(place: Place, scale: Scale) -> list[str]:
+    """Lines of Markdown: the benchmark beside what is published, and one network on all kinds of points."""
+    by_seed = [tables(scale, seed) for seed in seeds_of(place)]
+    lines = ["| error, relative l2, s = 85, 1000 training functions | |", "|---|---|"]
+    lines += [f"| {label} | {error:.4f} |" for label, error in PUBLISHED.items()]
+    for name in ("accuracy", "few", "multigrid"):
+        for rows in zip(*(each[name].rows for each in by_seed), strict=True):
+            cell = _cell([row.runs["s = 85"] for row in rows], place)
+            label = f"{rows[0].label}, {by_seed[0][name].title}" if name == "few" else rows[0].label
+            lines += [] if cell == "not run" else [f"| {label} | **{cell}** |"]
+    table = [each["resolution"] for each in by_seed]
+    lines += ["", f"| learned from | {' | '.join(table[0].columns)} |", f"|---{'|---' * len(table[0].columns)}|"]
+    for rows in zip(*(each.rows for each in table), strict=True):
+        cells = [_cell([row.runs[column] for row in rows], place) for column in table[0].columns]
+        if {*cells} != {"not run"}:
+            lines.append(f"| {rows[0].label} | {' | '.join(cells)} |")
+    return lines
 
 
 def _own_errors(found: dict[str, Any] | None) -> list[tuple[str, dict[str, str]]]:
