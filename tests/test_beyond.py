@@ -19,6 +19,7 @@ from gkn.rules import Nystrom, Radius
 from gkn.runs.meshes import scattered, unstructured
 from gkn.runs.spec import Data
 from gkn.runs.work import Place, judged_on, make_data, samples_of
+from gkn.train import load
 
 runner = CliRunner()
 
@@ -56,6 +57,23 @@ def test_every_table(tmp_path, neuraloperator):
     (tmp_path / "README.md").unlink()
     assert call("--pages", "--out", tmp_path).exit_code == 0
     assert (tmp_path / "README.md").read_text() == readme
+
+
+def test_some_rows(tmp_path):
+    """Chosen by their labels; what was trained is exported with what is known of it."""
+    assert call("resolution", "--only", "85 x 85 only", "--out", tmp_path).exit_code == 0
+    first, second = tables(SCALES["smoke"], 0)["resolution"].rows
+    place = Place(tmp_path, tmp_path / "work")
+    assert all(place.done(run) for run in first.runs.values())
+    assert not any(place.done(run) for run in second.runs.values())
+    wrong = call("resolution", "--only", "moon", "--out", tmp_path)
+    assert "no row whose label contains 'moon'; there are points of 85 x 85 only, 43 x 43" in str(wrong.exception)
+    assert call("--export", tmp_path / "saved", "--out", tmp_path).exit_code == 0
+    operator = load(tmp_path / "saved")
+    assert {*operator.about["tests"]} == {*first.runs}
+    assert operator.about["commit"]
+    missing = call("--export", tmp_path / "saved", "--out", tmp_path / "other")
+    assert "holds no network to export; train it with gkn beyond resolution --scale smoke" in str(missing.exception)
 
 
 def test_what_is_promised_is_what_is_run():
