@@ -26,7 +26,7 @@ class Multigrid(nn.Module):
         up     v_l <- v_l + integral of kappa(x, y) v_l(y) dy + integral of kappa_up(x, y) v_{l+1}(y) dy
                v_l <- v_l + network(v_l)
 
-    Every cycle and level has its own kernels. Points that ask receive what those of the first level do.
+    Every cycle and level has its own kernels. Within a level all of kappa but its constant meets v(y) - v(x). Points that ask receive what those of the first level do.
 
         dim, in_channels, out_channels, width, features, recompute, backend   as of `GKN`
         cycles    how many
@@ -213,7 +213,7 @@ class _Stage(nn.Module):
         return v + balls(self.to_next, self.norm_down(before)).to(v.dtype)
 
     def up(self, v: Tensor, sent: Tensor, above: Tensor | None, within: Balls, up: Balls | None) -> Tensor:
-        v = v + within(self.within, sent).to(v.dtype)
+        v = v + within(self.within, sent, self.sends(v)).to(v.dtype)
         if above is not None and up is not None:
             v = v + up(self.from_next, above).to(v.dtype)
         out: Tensor = v + self.narrow(nn.functional.gelu(self.wide(self.norm_after(v))))
