@@ -240,17 +240,17 @@ def _transformer(data: Dataset, device: torch.device, seed: int, how: dict[str, 
     x = data.domain.points.float().to(device)
     a, u = (_on(device, data.field(name)) for name in data.names)
 
-    def run(x: Tensor, a: Tensor) -> Tensor:
-        with _rounded(device):
+    def run(x: Tensor, a: Tensor, rounded: bool) -> Tensor:
+        with _rounded(device, rounded):
             found = model(x.expand(len(a), -1, -1), (a[..., None] - float(inputs.mean)) / float(inputs.std))[..., 0]
         out: Tensor = found.float() * float(outputs.std) + float(outputs.mean)
         return out
 
     def loss(some: Tensor, rng: torch.Generator) -> Tensor:
-        return _relative(run(x, a[some]), u[some])
+        return _relative(run(x, a[some], rounded=True), u[some])
 
     def answer(x: Tensor, a: Tensor) -> Tensor:
-        return run(x.float().to(device), a.float().to(device)[None])[0].double().cpu()
+        return run(x.float().to(device), a.float().to(device)[None], rounded=False)[0].double().cpu()
 
     return model, answer, _descend(model, loss, len(data), seed, **how)
 
@@ -281,9 +281,9 @@ def _fno(data: Dataset, device: torch.device, seed: int, how: dict[str, Any], si
     return model, answer, _descend(model, loss, len(data), seed, **how)
 
 
-def _rounded(device: torch.device) -> torch.autocast:
-    """On a GPU products are in bf16."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+def _rounded(device: torch.device, rounded: bool = True) -> torch.autocast:
+    """On a GPU products are in bf16, if they may be."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=rounded and device.type == "cuda")
 
 
 def _descend(

@@ -254,6 +254,11 @@ class Dataset:
         source = _Kept(self, torch.device(device))
         return Dataset.__new__(Dataset)._set(source, range(len(self)), 1, self.inputs, self.outputs, None)
 
+    def elsewhere(self, domain: Domain, values: Mapping[str, Tensor]) -> Dataset:
+        """The same functions on another domain, with all their fields (n, K) there: smoothed ones are still known as such."""
+        source = _Elsewhere(self, domain, values)
+        return Dataset.__new__(Dataset)._set(source, range(len(self)), 1, self.inputs, self.outputs, None)
+
     def using(self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None) -> Dataset:
         """With these fields as a and as u, and no others."""
         inputs, outputs = (
@@ -453,6 +458,19 @@ class _Kept:
 
     def number(self, i: int) -> int:
         return self._numbers[i]
+
+
+class _Elsewhere(_Kept):
+    """Values somebody worked out, on another domain than the source's."""
+
+    def __init__(self, dataset: Dataset, domain: Domain, values: Mapping[str, Tensor]) -> None:
+        for name in dataset.names:
+            if values[name].shape != (len(dataset), len(domain)):
+                shape = tuple(values[name].shape)
+                raise ValueError(f"Dataset.elsewhere: {name} {shape}; needed ({len(dataset)}, {len(domain)})")
+        self.source, self.n, self.names, self.one_domain = dataset._source, len(dataset), dataset.names, domain
+        self._identity = digest([dataset.identity(), domain.points.tolist()])
+        self._numbers, self._values = [dataset.number(i) for i in range(len(dataset))], dict(values)
 
 
 def _bulk(source: Source, name: str, index: Sequence[int], nodes: Tensor | None, device: torch.device) -> Tensor:

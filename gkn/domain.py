@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -329,6 +330,28 @@ class Cloud:
     @property
     def measure(self) -> float:
         return float(self.weights.sum())
+
+    def weighed(self) -> Cloud:
+        """The same points with weights of their own: of a triangulation of them, each point has its share of the cells it is a
+        corner of. Points that no triangulation can be made of, as those on a line in the plane, stay as they are."""
+        from scipy.spatial import Delaunay, QhullError
+
+        points = self.points.numpy()
+        try:
+            cells = _steps(points) if self.dim == 1 else Delaunay(points).simplices
+        except (QhullError, ValueError):
+            return self
+        corners = torch.from_numpy(points[cells])
+        size = torch.linalg.det(corners[:, 1:] - corners[:, :1]).abs() / math.factorial(self.dim + 1)
+        each = torch.from_numpy(cells.astype(np.int64)).reshape(-1)
+        weights = torch.zeros(len(self), dtype=torch.float64).index_add_(0, each, size.repeat_interleave(self.dim + 1))
+        return Cloud(self.points, weights, self.boundary) if float(weights.sum()) > 0 else self
+
+
+def _steps(points: np.ndarray) -> np.ndarray:
+    """From each point of a line to the next."""
+    order = np.argsort(points[:, 0], kind="stable")
+    return np.stack([order[:-1], order[1:]], 1)
 
 
 Domain: TypeAlias = Grid | Mesh | Cloud

@@ -222,7 +222,12 @@ class Operator:
         return dataset
 
     def sample(self, domain: Domain, /, **given: Any) -> Sample:
-        """A sample of fields (K,) that somebody has on a domain; what the network needs beside them is made of them."""
+        """A sample of fields (K,) that somebody has on a domain; what the network needs beside them is made of them.
+
+        Where quadrature weights count, points of a `Cloud` that all have one weight get their own (`Cloud.weighed`).
+        """
+        if self.weighted and isinstance(domain, Cloud) and bool((domain.weights == domain.weights[0]).all()):
+            domain = domain.weighed()
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
         missing = [name for name in self.features.given if name not in given]

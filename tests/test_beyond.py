@@ -15,8 +15,9 @@ from gkn.dataset import Dataset
 from gkn.domain import Cloud, Grid
 from gkn.evaluate import Sampled
 from gkn.generate import Darcy, make_dataset
+from gkn.operator import Features
 from gkn.rules import Nystrom, Radius
-from gkn.runs.meshes import scattered, unstructured
+from gkn.runs.meshes import clouds, scattered, unstructured
 from gkn.runs.spec import Data
 from gkn.runs.work import Place, judged_on, make_data, samples_of
 from gkn.train import load
@@ -44,7 +45,7 @@ def test_every_table(tmp_path, neuraloperator):
     for label, error in PUBLISHED.items():
         assert f"| {label} | {error:.4f} (published) |" in readme
     assert "## Seconds and bytes, over the number of points" in readme
-    assert "| solved there, against 81 x 81 |" in readme
+    assert "| for comparison: solved anew on these points, against 81 x 81 |" in readme
     assert "## Time against accuracy" in readme
     assert "| slope |" in readme
     assert readme.count("±") == 2  # in the words above, and in one cell
@@ -62,12 +63,13 @@ def test_every_table(tmp_path, neuraloperator):
 def test_some_rows(tmp_path):
     """Chosen by their labels; what was trained is exported with what is known of it."""
     assert call("resolution", "--only", "85 x 85 only", "--out", tmp_path).exit_code == 0
-    first, second = tables(SCALES["smoke"], 0)["resolution"].rows
+    first, alone, second, _ = tables(SCALES["smoke"], 0)["resolution"].rows
     place = Place(tmp_path, tmp_path / "work")
-    assert all(place.done(run) for run in first.runs.values())
+    assert all(place.done(run) for row in (first, alone) for run in row.runs.values())
+    assert place.done(first.runs["s = 85"])["error"] != place.done(alone.runs["s = 85"])["error"]
     assert not any(place.done(run) for run in second.runs.values())
     wrong = call("resolution", "--only", "moon", "--out", tmp_path)
-    assert "no row whose label contains 'moon'; there are points of 85 x 85 only, 43 x 43" in str(wrong.exception)
+    assert "no row whose label contains 'moon'; there are points of 85 x 85 only, " in str(wrong.exception)
     assert call("--export", tmp_path / "saved", "--out", tmp_path).exit_code == 0
     operator = load(tmp_path / "saved")
     assert {*operator.about["tests"]} == {*first.runs}
@@ -92,8 +94,10 @@ def test_what_is_promised_is_what_is_run():
     assert row.training.seed == row.training.recipe.seed == 1
     run = row.runs["s = 85"]
     assert (judged_on(run)[1], judged_on(run)[2]) == (5, range(1000, 1200))
-    one, many = full["resolution"].rows
-    assert one.training == row.training
+    one, alone, many, _ = full["resolution"].rows
+    assert one.training == alone.training == row.training
+    assert all(run.alone for run in alone.runs.values())
+    assert [run.on for run in alone.runs.values()] == ["test", "test", "test", "cloud", "mesh"]
     assert many.training.more == ((7, Radius(0.12)), (3, Nystrom(0.12, 1849)))
     assert [judged_on(each)[1] for each in many.runs.values()] == [5, 3, 2, 1, 1, 1, 1, 5]
     assert many.runs["7225 random points"].how == Sampled(7225)
@@ -180,11 +184,30 @@ def test_functions_on_a_mesh_are_those_of_the_grid():
         scattered(Dataset(Cloud(torch.rand(5, 2).double()), a=torch.rand(1, 5).double(), u=torch.rand(1, 5).double()), 5)
 
 
-def test_smoothed_fields_go_along(tmp_path):
+def test_smoothed_fields_go_along():
+    """What was smoothed on the grid is still known to be: an operator takes it as it is, and smooths nothing on the mesh."""
     data = make_dataset(Darcy(size=31, modes=4), 2).smoothed(0.1)
     found = scattered(data, 9)
-    assert found.inputs == data.inputs
-    assert len(found) == 2
+    assert (found.inputs, found.smoothing, found.given, len(found)) == (data.inputs, data.smoothing, ("a",), 2)
+    ready = Features.of(data)(found)
+    torch.testing.assert_close(ready.field("a_smooth"), found.field("a_smooth"), rtol=0, atol=0)
+    again = Features.of(data)(scattered(make_dataset(Darcy(size=31, modes=4), 2), 9))
+    assert again.smoothing == data.smoothing
+    assert not torch.allclose(again.field("a_smooth"), found.field("a_smooth"), rtol=1e-3)
+
+
+def test_functions_at_random_points():
+    """Other points for every function, anywhere in the square, with weights; what the fine grid knows does not go along."""
+    data = make_dataset(Darcy(size=31, modes=4), 2).smoothed(0.1)
+    found = clouds(data, 200)
+    assert (found.inputs, found.smoothing) == (("a",), [])
+    one, other = found[0], found[1]
+    assert not torch.equal(one.x, other.x)
+    assert {*one.a.unique().tolist()} <= {3.0, 12.0}
+    assert 0.8 < float(one.domain.measure) < 1
+    assert float(one.weights.max() / one.weights.mean()) > 1.5
+    inside = data.domain.points.min(1).values > 0
+    assert float(one.u.max()) <= float(data[0].u[inside].max()) + 1e-12
 
 
 def test_a_training_that_diverged_is_said(tmp_path, monkeypatch):

@@ -199,3 +199,23 @@ def test_points_are_found_in_their_cells(rng):
     assert torch.equal(found, cell)
     torch.testing.assert_close(where, share)
     assert mesh.locate(torch.tensor([[0.9, 0.9]], dtype=torch.float64))[0].tolist() == [-1]
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_points_of_a_cloud_with_weights_of_their_own(rng, dim):
+    """They add up to the measure of the hull, and integrate what is linear exactly."""
+    corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * dim).reshape(-1, dim).double()
+    x = torch.cat([corners, torch.rand(200, dim, generator=rng, dtype=torch.float64)])
+    weights = Cloud(x, boundary=x[:, 0] == 0).weighed().weights
+    assert float(weights.min()) >= 0
+    assert float(weights.sum()) == pytest.approx(1)
+    assert float(weights @ (1 + 2 * x[:, 0])) == pytest.approx(2)
+    dense = Cloud(torch.cat([x, 0.1 * torch.rand(500, dim, generator=rng, dtype=torch.float64)])).weighed()
+    assert float(dense.weights @ dense.points[:, 0]) == pytest.approx(0.5, abs=0.02)  # equal ones would say 0.2
+
+
+def test_points_that_fill_nothing_stay_as_they_are():
+    line = Cloud(torch.linspace(0, 1, 5, dtype=torch.float64)[:, None].expand(-1, 2))
+    assert line.weighed() is line
+    one = Cloud(torch.zeros(1, 1).double())
+    assert one.weighed() is one

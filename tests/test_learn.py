@@ -312,5 +312,8 @@ def test_grids_and_drawn_points_together(data, tmp_path):
     assert (known["recipe"]["optimizer"], known["recipe"]["batch"]) == ("muon", 4)
     operator = load(tmp_path / "run")
     assert isinstance(operator.rule, Radius)
-    assert operator.rule.r == pytest.approx(usual_radius(Grid(7), 40))
+    assert operator.rule.r == pytest.approx(max(usual_radius(Grid(7)), usual_radius(Grid(13), 40)))
     assert [*operator.model.features] == [1]
+    for wrong in (["--mixed", 40], ["--mixed", 40, "--every", 2, "--m", 30]):
+        said = run("train", data, "--out", tmp_path / "x", "--model", "NearFar", *wrong, code=1)
+        assert "--mixed: needed a coarser grid beside the drawn points" in said

@@ -143,6 +143,10 @@ def test_wrong_sizes_are_refused(rng):
         model(radius_graph(x, r=R), x, a[:, :1], w)
     with pytest.raises(TypeError, match="needed"):
         Multigrid.of({"kind": "Multigrid"})
+    known = small().config()
+    assert Multigrid.of(known).config() == known
+    with pytest.raises(TypeError, match="a Multigrid of form 1, made by another version of gkn; this one computes form 2"):
+        Multigrid.of({name: value for name, value in known.items() if name != "form"})
 
 
 def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):

@@ -199,6 +199,10 @@ def test_wrong_sizes_are_refused(rng):
         model(radius_graph(x, r=R), x, a[:, :1], w)
     with pytest.raises(TypeError, match="needed"):
         NearFar.of({"kind": "NearFar", "dim": 2})
+    known = small().config()
+    assert NearFar.of(known).config() == known
+    with pytest.raises(TypeError, match="a NearFar of form 1, made by another version of gkn; this one computes form 2"):
+        NearFar.of({name: value for name, value in known.items() if name != "form"})
 
 
 def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):

@@ -36,20 +36,20 @@ def go(
 ) -> Path:
     """Do what is missing and write the pages; the path of index.html. What cannot be done is said in the end.
 
-    only   of the tables' rows, those whose label contains this
+    only   of the tables' rows, those whose label contains this, and nothing else
     """
     size, wanted = SCALES[scale], chosen(names)
     check_own(place.results, report.TITLE)
     with elapsed(place, scale, ["beyond"]):
         some = [each[name] for each in (tables(size, seed) for seed in range(seeds)) for name in wanted if name in each]
         rows = [row for table in some for row in table.rows if only in row.label]
-        if some and not rows:
-            labels = dict.fromkeys(row.label for table in some for row in table.rows)
+        if only and not rows:
+            labels = dict.fromkeys(row.label for table in some for row in table.rows) or ["none"]
             raise ValueError(f"no row whose label contains {only!r}; there are {', '.join(labels)}")
         failed = do_all([run for row in rows for run in row.runs.values()], place, progress)
-        if "solver" in wanted:
+        if "solver" in wanted and not only:
             solver.measure(size, place, progress)
-        if "cost" in wanted:
+        if "cost" in wanted and not only:
             cost.measure(size, place, progress)
     page = report.write_pages(place, size)
     if failed:
@@ -72,7 +72,7 @@ def export(place: Place, scale: str, folder: Path) -> None:
 
 def only_pages(place: Place, scale: str) -> Path:
     """The pages of what is there; the path of index.html."""
-    if not any((place.results / part).is_dir() for part in ("cells", "cost")):
+    if not any((place.results / part).exists() for part in ("cells", "cost", solver.FILE)):
         raise ValueError(f"{place.results} holds no results to make pages of")
     check_own(place.results, report.TITLE)
     return report.write_pages(place, SCALES[scale])

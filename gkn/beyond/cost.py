@@ -24,7 +24,7 @@ from gkn.models import MODELS
 from gkn.models.levels import levels_of
 from gkn.models.transformer import Transformer
 from gkn.neighbors import radius_graph
-from gkn.runs.work import Place, Progress, where
+from gkn.runs.work import Place, Progress, size, where
 
 BALLS = {"NearFar": 81, "Multigrid": 36}  # points in a ball: as many as on the grids they learn from
 INPUTS = 4  # a, a_eps and its gradient
@@ -85,7 +85,7 @@ def _measured(kind: str, K: int, scale: Scale, device: str, before: dict[str, An
     found: dict[str, Any] = {}
     try:
         model, call, about = _made(kind, K, scale, device)
-        found = {"parameters": sum(each.numel() for each in model.parameters()), **about}
+        found = {"parameters": size(model), **about}
         for what in ("forward", "step"):
             found[what] = _timed(model, call, device, what == "step")
     except ImportError as error:

@@ -27,8 +27,9 @@ def write_pages(place: Place, scale: Scale) -> Path:
     by_seed = [tables(scale, seed) for seed in seeds_of(place)]
     for name in by_seed[0]:
         seeds = [each[name] for each in by_seed]
-        if any(place.done(run) for table in seeds for row in table.rows for run in row.runs.values()):
-            _table(page, seeds, place, _own_errors(solver.known(place.results, scale)) if name == "resolution" else [])
+        more = _own_errors(solver.known(place.results, scale)) if name == "resolution" else []
+        if more or any(place.done(run) for table in seeds for row in table.rows for run in row.runs.values()):
+            _table(page, seeds, place, more)
     costs = cost.known(place.results, scale)
     _time_against_accuracy(page, by_seed, place, costs)
     _costs(page, costs)
@@ -116,7 +117,7 @@ def _own_errors(found: dict[str, Any] | None) -> list[tuple[str, dict[str, str]]
         return []
     size, count = found["against"], found["functions"]
     errors = {column: f"{error:.4f} ({count})" for column, error in found["errors"].items()}
-    return [(f"solved there, against {size} x {size}", errors)]
+    return [(f"for comparison: solved anew on these points, against {size} x {size}", errors)]
 
 
 def _table(page: Document, seeds: list[Table], place: Place, more: list[tuple[str, dict[str, str]]]) -> None:

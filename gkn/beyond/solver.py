@@ -1,4 +1,7 @@
-"""How exact the solutions are that networks are judged by: those of each grid, and of the mesh, against one twice as fine."""
+"""How exact solvers are: solutions on each grid, and on the mesh, against those of a grid twice as fine as the finest.
+
+Networks are judged by the solution on the finest, at whatever points; its own error is that of the last grid.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def train(
     m: Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph. By default all points.")] = None,
     l: Annotated[int, typer.Option("--l", min=1, help="Sub-graphs of a sample.")] = 1,
     mixed: Annotated[
-        int | None, typer.Option(min=1, help="Learn from so many points drawn at random, too: for networks asked elsewhere.")
+        int | None,
+        typer.Option(min=1, help="Beside the grids of --every: so many of all points, drawn at random, anew in every epoch."),
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Components of v. By default the recipe's.")] = None,
     kernel: Annotated[str | None, typer.Option(help="Hidden layers of kappa, e.g. 128,256. By default the recipe's.")] = None,
@@ -125,6 +126,8 @@ def train(
         raise ValueError(f"{data}: {first} samples to learn from and {count} to judge by; it has {len(whole)}")
     learn, judge = whole.take(first), whole.take(range(len(whole) - count, len(whole)))
     parts = [learn.every(k) for k in every or [1]]
+    if mixed is not None and (m is not None or min(every or [1]) == 1):
+        raise ValueError("--mixed: needed a coarser grid beside the drawn points, --every K; for drawn points alone use --m")
     near = r if r is not None else 0.25 if model == "GKN" else _usual(parts, m, mixed)
     depth = {"GKN": "steps", "NearFar": "blocks", "Multigrid": "cycles"}[model]
     sizes = _given(**{"width": width, "kernel": _sizes(kernel), depth: steps})
@@ -135,7 +138,7 @@ def train(
     network = MODELS[model](dim=dim, in_channels=len(whole.inputs), out_channels=len(whole.outputs), **{**base, **sizes})
     rules: list[Radius | Nystrom] = [Radius(near) if m is None else Nystrom(near, m, l)] * len(parts)
     if mixed is not None:
-        parts, rules = [*parts, learn.every(min(every or [1]))], [*rules, Nystrom(near, mixed)]
+        parts, rules = [*parts, learn], [*rules, Nystrom(near, mixed)]
     how: Test | None = None if test_m is None else Sampled(test_m)
     with training_bar(out) as report:
         operator = fit(

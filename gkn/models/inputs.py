@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -44,3 +45,15 @@ def features_chosen(name: str, features: Sequence[int] | int | None, channels: i
     if any(not 0 <= each < channels for each in chosen) or len({*chosen}) != len(chosen):
         raise ValueError(f"{name}(features={chosen}): needed different numbers of input fields, 0 to {channels - 1}")
     return chosen
+
+
+def settings_of(kind: str, form: int, config: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """What a network of this kind and form is made with, of its config."""
+    if {*config} - {"form"} != names | {"kind"} or config["kind"] != kind:
+        raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names | {'kind', 'form'}))}")
+    if config.get("form") != form:
+        made = config.get("form", 1)
+        raise TypeError(
+            f"a {kind} of form {made}, made by another version of gkn; this one computes form {form}: train it again"
+        )
+    return {name: value for name, value in config.items() if name in names}

@@ -11,11 +11,15 @@ from torch import Tensor, nn
 from gkn.graph import Graph
 from gkn.models.balls import Balls
 from gkn.models.balls import features as features_of
-from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready
+from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready, settings_of
 from gkn.models.kernel import Kernel
 from gkn.models.levels import Level, levels_of
 from gkn.neighbors import radius_graph
 from gkn.ops import Backend, quadrature
+
+FORM = 2
+"""Of what is computed: numbers of another form, in arrays of the same shapes, would be another function. 2: SiLU and
+differences."""
 
 
 class Multigrid(nn.Module):
@@ -26,7 +30,8 @@ class Multigrid(nn.Module):
         up     v_l <- v_l + integral of kappa(x, y) v_l(y) dy + integral of kappa_up(x, y) v_{l+1}(y) dy
                v_l <- v_l + network(v_l)
 
-    Every cycle and level has its own kernels. Within a level all of kappa but its constant meets v(y) - v(x). Points that ask receive what those of the first level do.
+    Every cycle and level has its own kernels. Within a level all of kappa but its constant meets v(y) - v(x). Points that ask
+    receive what those of the first level do.
 
         dim, in_channels, out_channels, width, features, recompute, backend   as of `GKN`
         cycles    how many
@@ -71,6 +76,7 @@ class Multigrid(nn.Module):
         names = ("dim", "in_channels", "out_channels", "width", "cycles", "levels", "radius")
         return {
             "kind": "Multigrid",
+            "form": FORM,
             **{name: getattr(self, name) for name in names},
             "kernel": [*self.kernel],
             "features": [*self.features],
@@ -79,10 +85,8 @@ class Multigrid(nn.Module):
     @staticmethod
     def of(config: dict[str, Any]) -> Multigrid:
         """The network that `config` describes, with the weights it is born with."""
-        names = {"dim", "in_channels", "out_channels", "width", "cycles", "levels", "radius", "kernel", "features", "kind"}
-        if {*config} != names or config["kind"] != "Multigrid":
-            raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names))}")
-        return Multigrid(**{name: value for name, value in config.items() if name != "kind"})
+        names = {"dim", "in_channels", "out_channels", "width", "cycles", "levels", "radius", "kernel", "features"}
+        return Multigrid(**settings_of("Multigrid", FORM, config, names))
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         """u on the points x: (K, d), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or all alike."""

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from gkn.graph import Graph
 from gkn.models.balls import Balls, on_chip
 from gkn.models.balls import features as features_of
-from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready
+from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready, settings_of
 from gkn.models.kernel import Kernel
 from gkn.models.split import Split
 from gkn.ops import Backend, autocast, pick
@@ -26,8 +26,11 @@ EMPTY = 1e-9
 """Of a slice that hardly any point belongs to: its mean is 0 then, and so is its derivative. Of all slices the sum is 1."""
 
 FLAT = 1e-6
-"""Mean square of a query or key that is nothing. Others are made of length 1 each, so that no step of a training, however
-long, can make slices deaf to all but one of the others."""
+"""Mean square of a query or key that is nothing. Of all others it is made 1, so that no step of a training, however long, can
+make slices deaf to all but one of the others."""
+FORM = 2
+"""Of what is computed: numbers of another form, in arrays of the same shapes, would be another function. 2: SiLU, and queries
+and keys of one size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,16 +116,19 @@ class NearFar(nn.Module):
             raise ValueError(f"NearFar.config: a {type(self).__name__} is code of yours, which is not saved")
         names = ("dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far", "differences")
         lists = {"kernel": [*self.kernel], "features": [*self.features]}
-        return {"kind": "NearFar", **{name: getattr(self, name) for name in names}, **lists, "blocks": len(self.blocks)}
+        return {
+            "kind": "NearFar",
+            "form": FORM,
+            **{name: getattr(self, name) for name in names},
+            **lists,
+            "blocks": len(self.blocks),
+        }
 
     @staticmethod
     def of(config: dict[str, Any]) -> NearFar:
         """The network that `config` describes, with the weights it is born with."""
         names = {"dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far", "differences"}
-        names |= {"kernel", "features", "blocks", "kind"}
-        if {*config} != names or config["kind"] != "NearFar":
-            raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names))}")
-        return NearFar(**{name: value for name, value in config.items() if name != "kind"})
+        return NearFar(**settings_of("NearFar", FORM, config, names | {"kernel", "features", "blocks"}))
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, split: Split | None = None) -> Tensor:
         """u on the points x: (K, d), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or all alike.

@@ -1,4 +1,4 @@
-"""The functions of a grid on an unstructured mesh."""
+"""The functions of a grid on an unstructured mesh, and at random points."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from scipy.interpolate import RegularGridInterpolator
 from scipy.spatial import Delaunay
+from torch import Tensor
 
 from gkn.dataset import Dataset
-from gkn.domain import Grid, Mesh
+from gkn.domain import Cloud, Grid, Mesh
 from gkn.fields import stream
 
 GRADED = 1.2
@@ -36,13 +37,29 @@ def scattered(dataset: Dataset, side: int, seed: int = 0) -> Dataset:
     if not isinstance(grid, Grid) or grid.dim != 2:
         raise ValueError(f"scattered: samples on {grid}; needed a grid in the plane")
     mesh = unstructured(side, seed)
-    axis = np.linspace(0, 1, grid.size)
-    fields = {}
-    for name in (*dataset.inputs, *dataset.outputs):
-        found = []
-        for i in range(len(dataset)):
-            image = dataset.value(name, i).cpu().double().reshape(grid.shape).numpy()
-            way = "nearest" if len(np.unique(image)) <= 2 else "linear"
-            found.append(torch.from_numpy(RegularGridInterpolator((axis, axis), image, method=way)(mesh.points.numpy())))
-        fields[name] = torch.stack(found)
-    return Dataset.of(mesh, fields, dataset.outputs)
+    fields = {
+        name: torch.stack([_at(grid, dataset.value(name, i), mesh.points) for i in range(len(dataset))])
+        for name in (*dataset.inputs, *dataset.outputs)
+    }
+    return dataset.elsewhere(mesh, fields) if dataset.smoothing else Dataset.of(mesh, fields, dataset.outputs)
+
+
+def clouds(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
+    """The samples of a dataset on a fine grid of the plane, each at points of its own, drawn anywhere in the square; nothing
+    else of it is known. Fields of the phases are those of the nearest point, all others interpolated linearly."""
+    grid = dataset.domain
+    assert isinstance(grid, Grid)
+    domains = [
+        Cloud(torch.rand(count, 2, dtype=torch.float64, generator=stream(seed, i, 12))).weighed() for i in range(len(dataset))
+    ]
+    fields = {
+        name: [_at(grid, dataset.value(name, i), domain.points) for i, domain in enumerate(domains)]
+        for name in (*dataset.given, *dataset.outputs)
+    }
+    return Dataset.of(domains, fields, dataset.outputs)
+
+
+def _at(grid: Grid, values: Tensor, points: Tensor) -> Tensor:
+    image, axis = values.cpu().double().reshape(grid.shape).numpy(), np.linspace(0, 1, grid.size)
+    way = "nearest" if len(np.unique(image)) <= 2 else "linear"
+    return torch.from_numpy(RegularGridInterpolator((axis, axis), image, method=way)(points.numpy()))

@@ -69,8 +69,10 @@ class Run:
     how        as of `relative_l2`
     functions  so many of them
     on         test; train: the pairs it learned from; fresh: as many of another seed, which nobody ever looked at; mesh: the
-               test functions on an unstructured mesh of about as many points as every k-th of the grid
+               test functions on an unstructured mesh of about as many points as every k-th of the grid; cloud: at as many
+               random points
     blur       pixels of a Gaussian over the answers, which the authors applied and did not mention
+    alone      a is known at these points and nowhere else; without, what is smoothed is that of the finest grid
     rounded    answers are computed with numbers rounded to bf16, where nothing else is affordable
     """
 
@@ -81,6 +83,7 @@ class Run:
     on: str = "test"
     blur: float = 0.0
     rounded: bool = field(default=False, metadata=LATER)
+    alone: bool = field(default=False, metadata=LATER)
 
     @cached_property
     def hash(self) -> str:

@@ -32,7 +32,7 @@ from gkn.machine import commit, machine
 from gkn.models import MODELS
 from gkn.operator import Exact, How, Operator
 from gkn.rules import Nystrom, Radius
-from gkn.runs.meshes import scattered
+from gkn.runs.meshes import clouds, scattered
 from gkn.runs.spec import Data, Run, Training, plain
 from gkn.storage import versions
 from gkn.train import OPERATOR, fit, load, products
@@ -240,7 +240,7 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
         answers = fit_baseline(training.method, learn, seed=training.seed, device=place.device, **settings)
         effort = {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps")}
         network = answers.model if isinstance(answers.model, torch.nn.Module) else None
-        return answers, effort if network is None else {**effort, "parameters": _size(network)}
+        return answers, effort if network is None else {**effort, "parameters": size(network)}
     assert training.rule is not None
     assert training.recipe is not None
     torch.manual_seed(stream(training.seed, 5).initial_seed() % 2**31)  # another than that of the draws
@@ -254,11 +254,12 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
 
 def _effort(operator: Operator) -> dict[str, Any]:
     metrics = operator.about["metrics"]
-    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": _size(operator.model)}
+    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": size(operator.model)}
 
 
-def _size(model: torch.nn.Module) -> int:
-    return sum(each.numel() for each in model.parameters())
+def size(model: torch.nn.Module) -> int:
+    """How many real numbers it has."""
+    return sum(each.numel() * (2 if each.is_complex() else 1) for each in model.parameters())
 
 
 def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any]:
@@ -278,9 +279,11 @@ def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any
 def tests_of(run: Run, place: Place) -> Dataset:
     """What a run is judged by."""
     data, every, which = judged_on(run)
-    if run.on != "mesh":
-        return samples_of(data, every, which, place)
-    return scattered(samples_of(data, 1, which, place), (data.size - 1) // every + 1)
+    side = (data.size - 1) // every + 1
+    if run.on not in ("mesh", "cloud"):
+        return samples_of(replace(data, known=every) if run.alone else data, every, which, place)
+    fine = samples_of(replace(data, smoothing=None) if run.alone else data, 1, which, place)
+    return scattered(fine, side) if run.on == "mesh" else clouds(fine, side**2)
 
 
 def judged_on(run: Run) -> tuple[Data, int, range]:
