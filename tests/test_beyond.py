@@ -49,6 +49,10 @@ def test_every_table(tmp_path, neuraloperator):
     assert "## Time against accuracy" in readme
     assert "| slope |" in readme
     assert readme.count("±") == 2  # in the words above, and in one cell
+    told = "\n".join(report.summary(Place(tmp_path, tmp_path), SCALES["smoke"]))
+    assert "| best on grids, of any kind | 0.0039 |" in told
+    for name in ("accuracy", "resolution"):
+        assert all(f"| {row.label} |" in told for row in tables(SCALES["smoke"], 0)[name].rows)
     cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").iterdir()]
     assert all(cell["parameters"] > 10 for cell in cells)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}

@@ -105,8 +105,8 @@ def summary(place: Place, scale: Scale) -> list[str]:
     table = [each["resolution"] for each in by_seed]
     lines += ["", f"| learned from | {' | '.join(table[0].columns)} |", f"|---{'|---' * len(table[0].columns)}|"]
     for rows in zip(*(each.rows for each in table), strict=True):
-        cells = [_cell([row.runs[column] for row in rows], place) for column in table[0].columns]
-        if {*cells} != {"not run"}:
+        cells = [_cell([row.runs.get(column) for row in rows], place) for column in table[0].columns]
+        if {*cells} - {"not run", ""}:
             lines.append(f"| {rows[0].label} | {' | '.join(cells)} |")
     return lines
 
