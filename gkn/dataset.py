@@ -474,7 +474,7 @@ class _Elsewhere(_Kept):
 
 
 def _bulk(source: Source, name: str, index: Sequence[int], nodes: Tensor | None, device: torch.device) -> Tensor:
-    """A field of many samples at some nodes. A smoothed one is computed for many samples at once."""
+    """A field of many samples at some nodes. A smoothed one is computed for many samples at once where that is faster."""
     if not isinstance(source, _Smoothed) or source.one_domain is None:
         parts = [source.read(name, i) for i in index]
         return torch.stack([x if nodes is None else x[nodes] for x in parts])
@@ -482,7 +482,7 @@ def _bulk(source: Source, name: str, index: Sequence[int], nodes: Tensor | None,
         return _bulk(source.source, name, index, nodes, device)
     apply, place = smoother(source.one_domain, source.width), source.added.index(name)
     found = []
-    few = max(1, _TOGETHER // len(source.one_domain))
+    few = 1 if device.type == "cpu" else max(1, _TOGETHER // len(source.one_domain))  # products of the same size: the same bits
     for start in range(0, len(index), few):
         values = torch.stack([source.source.read(source.name, i) for i in index[start : start + few]]).to(device)
         smoothed, gradient = apply(values)

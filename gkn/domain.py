@@ -159,8 +159,7 @@ class Mesh:
 
     @cached_property
     def weights(self) -> Float[Tensor, " K"]:
-        third = (self.areas / 3).repeat_interleave(3).numpy()
-        return torch.from_numpy(np.bincount(self.cells.reshape(-1).numpy(), third, minlength=len(self)))
+        return _shares(self.cells.numpy(), self.areas, len(self))
 
     @cached_property
     def _edges(self) -> tuple[Int[Tensor, "E 2"], Int[Tensor, " E"]]:
@@ -342,10 +341,16 @@ class Cloud:
         except (QhullError, ValueError):
             return self
         corners = torch.from_numpy(points[cells])
-        size = torch.linalg.det(corners[:, 1:] - corners[:, :1]).abs() / math.factorial(self.dim + 1)
-        each = torch.from_numpy(cells.astype(np.int64)).reshape(-1)
-        weights = torch.zeros(len(self), dtype=torch.float64).index_add_(0, each, size.repeat_interleave(self.dim + 1))
+        sizes = torch.linalg.det(corners[:, 1:] - corners[:, :1]).abs() / math.factorial(self.dim)
+        weights = _shares(cells, sizes, len(self))
         return Cloud(self.points, weights, self.boundary) if float(weights.sum()) > 0 else self
+
+
+def _shares(cells: np.ndarray, sizes: Tensor, points: int) -> Float[Tensor, " K"]:
+    """Each corner's share of the cells it belongs to."""
+    corners = cells.shape[1]
+    each = (sizes / corners).repeat_interleave(corners).numpy()
+    return torch.from_numpy(np.bincount(cells.reshape(-1), each, minlength=points)).double()  # of no cells it counts integers
 
 
 def _steps(points: np.ndarray) -> np.ndarray:

@@ -178,8 +178,8 @@ RECIPES = {
 NETWORKS: dict[str, dict[str, Any]] = {
     "paper": {"width": 64, "kernel": (512, 1024), "steps": 6, "last_sigma": False},
     "ours": {"width": 64, "kernel": (128, 256), "steps": 6, "last_sigma": False},
-    "nearfar": {"width": 64, "kernel": (128, 256), "steps": 6, "last_sigma": False},
 }
+NETWORKS["nearfar"] = NETWORKS["ours"]
 """The GKN that goes with each; NearFar and Multigrid are as they are by themselves."""
 SMOOTHING = {"paper": 0.05, "ours": 0.1, "nearfar": 0.03}
 """The width of the Gaussian for a_eps, as a length. The paper says "variance 5", and not of what: sqrt 5 spacings of its finest

@@ -34,7 +34,7 @@ def test_near_and_far():
 
 
 def test_near_and_far_at_points_somebody_has():
-    """a at random points and nowhere else, which then need weights of their own: with equal ones it has 6 %."""
+    """a at random points and nowhere else, which then need weights of their own: with equal ones it has 3 to 6 %."""
     operator = pretrained("darcy-nearfar")
     fine = make_dataset(Darcy(size=421), 2, seed=77)
     for i, sample in enumerate(clouds(fine, 1849)):
