@@ -338,8 +338,8 @@ BASELINES: dict[str, tuple[Callable[..., Made], bool, dict[str, Any]]] = {
         {"epochs": 250, "batch": 64, "lr": 1e-3, "inputs": 100, "outputs": 100, "hidden": (512, 512, 512)},
     ),
     "RBM": (_rbm, True, {"size": 200, "f": 1.0}),
-    "transformer": (_transformer, False, {"epochs": 20, "batch": 4, "lr": 1e-3, "width": 128, "layers": 8, "head": 16}),
-    "FNO": (_fno, True, {"epochs": 100, "batch": 8, "lr": 2e-3, "modes": 16, "width": 64, "layers": 4}),
+    "transformer": (_transformer, False, {"epochs": 16, "batch": 4, "lr": 1e-3, "width": 128, "layers": 8, "head": 16}),
+    "FNO": (_fno, True, {"epochs": 80, "batch": 8, "lr": 2e-3, "modes": 16, "width": 64, "layers": 4}),
     "dense": (_dense, False, {"epochs": 1000, "batch": 20, "lr": 1e-3, "hidden": (512, 512)}),
 }
 """How each is fitted; does it need a grid; and its settings."""

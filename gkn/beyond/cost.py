@@ -152,7 +152,7 @@ def _timed(model: nn.Module, call: Callable[[], Tensor], device: str, step: bool
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     took: list[float] = []
-    while len(took) < 3 or (sum(took) < 1.0 and len(took) < 20):
+    while (sum(took) < 1.0 and len(took) < 20) or (len(took) < 3 and sum(took) < LONG / 2):
         start = time.perf_counter()
         once()
         _wait(device)
