@@ -18,10 +18,11 @@ import torch
 from benchmarks import RESULTS, commit, machine, record
 from gkn import GKN, Darcy, Nystrom, fit, make_dataset, relative_l2
 from gkn.evaluate import Sampled
+from gkn.loop import Run
 from gkn.operator import Exact, Support
 from gkn.ranks import Stop, join
 from gkn.recipes import LOSSES, NETWORKS, RECIPES, SMOOTHING
-from gkn.train import _Run, products
+from gkn.train import products
 
 NAME = "training-gpu"
 TRAIN, TEST = 1000, 100
@@ -106,7 +107,7 @@ def throughput(which, precision, parts, device, epochs=10):
     def made():
         torch.manual_seed(0)
         model = GKN(dim=2, in_channels=4, **NETWORKS[which])
-        run = _Run(model, [learn], Nystrom(0.25, 200, 2), recipe, None, None, False, None, join(device, precision, 60.0))
+        run = Run(model, [learn], Nystrom(0.25, 200, 2), recipe, None, None, False, None, join(device, precision, 60.0))
         run.stop, run.warn = Stop(), print
         return run
 
@@ -132,7 +133,7 @@ def throughput(which, precision, parts, device, epochs=10):
         runs[0].go()  # compiles
         batches = [*islice(runs[1]._ahead(), runs[1].steps)]  # one epoch's, on the device
         alone = min(seconds(network, made()) for _ in range(3))
-        loop = min(seconds(_Run.go, run) for run in runs[1:])
+        loop = min(seconds(Run.go, run) for run in runs[1:])
     if [e["loss"] for e in runs[1].metrics] != [e["loss"] for e in runs[2].metrics]:
         raise SystemExit("the same run gave other losses: nothing to time")
     steps = runs[1].steps * epochs

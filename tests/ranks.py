@@ -12,8 +12,8 @@ import torch
 from gkn import Nystrom, fit
 from gkn.batches import Batches
 from gkn.dataset import BadNumbers
+from gkn.loop import Run
 from gkn.ranks import Stopped
-from gkn.train import _Run
 from tests import tiny
 
 torch.set_num_threads(1)
@@ -23,7 +23,7 @@ folder.mkdir(parents=True, exist_ok=True)
 train, test = tiny.data()
 options = {"test": test, "test_every": 2, "out": folder / "run", "save_every": 0.0, "batch": 2, "epochs": 10}
 seen = {"gradients": [], "samples": []}
-step = _Run._step
+step = Run._step
 
 
 def disturbed(run, batch, graphs):
@@ -41,7 +41,7 @@ def disturbed(run, batch, graphs):
     step(run, batch, graphs)
 
 
-_Run._step = disturbed
+Run._step = disturbed
 if what == "record":
     options |= {"batch": 3, "epochs": 3, "precision": "fp64", "clip": None}
     adam = torch.optim.Adam.step

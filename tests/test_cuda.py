@@ -35,10 +35,10 @@ from gkn import (
 )
 from gkn.checkpoint import Checkpoints
 from gkn.dataset import BadNumbers
+from gkn.loop import Run
 from gkn.models import Multigrid, NearFar
 from gkn.models.balls import Balls, features
 from gkn.models.kernel import Kernel
-from gkn.train import _Run
 
 pytestmark = pytest.mark.gpu
 
@@ -300,7 +300,7 @@ def test_draws_are_those_of_the_cpu():
     assert torch.equal(here, there.cpu())
 
 
-plan = _Run._plan
+plan = Run._plan
 
 
 def tiny(out=None, **options):
@@ -346,7 +346,7 @@ def test_bad_numbers_stop_a_gpu_run_within_a_step(tmp_path):
     model = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "backward", poisoned)
-        patch.setattr("gkn.train._Run._plan", lambda run, epoch: (model.append(run.model), plan(run, epoch))[1])
+        patch.setattr("gkn.loop.Run._plan", lambda run, epoch: (model.append(run.model), plan(run, epoch))[1])
         with pytest.raises(BadNumbers, match=r"step 8: the gradient of kappa\.W is not finite"):
             tiny(tmp_path / "a", save_every=1e9)
     assert len(calls) <= 10

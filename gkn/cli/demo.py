@@ -21,13 +21,14 @@ from gkn.domain import interpolate
 from gkn.durable import canonical, sha256, write
 from gkn.evaluate import Errors, Test, relative_l2
 from gkn.generate import Darcy, DarcyMesh, make_dataset
+from gkn.loop import METRICS, OPERATOR
 from gkn.models import GKN
 from gkn.operator import CARD, Exact, Operator, Partition
 from gkn.recipes import SMOOTHING
 from gkn.report import Page
 from gkn.rules import Nystrom
 from gkn.storage import ExistingDataset, versions
-from gkn.train import METRICS, OPERATOR, fit, load
+from gkn.train import fit, load
 
 # Small enough for two cores and three minutes.
 NETWORK: dict[str, Any] = {"width": 32, "kernel": (32, 64), "steps": 6, "last_sigma": False}

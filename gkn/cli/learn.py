@@ -25,13 +25,14 @@ from gkn.domain import Cloud, check_device
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, write
 from gkn.evaluate import Sampled, Test, relative_l2
 from gkn.importers import read_points, read_sample
+from gkn.loop import OPERATOR, RUN, STEPS, Report, Status
 from gkn.models import MODELS
 from gkn.operator import CARD, Exact, How, Operator, Partition, Support, read_card
 from gkn.pretrained import names, pretrained
 from gkn.recipes import NETWORKS, RECIPES, SMOOTHING, Recipe, changed, recipe_named
 from gkn.rules import BALL, Nystrom, Radius, usual_radius
 from gkn.storage import MANIFEST
-from gkn.train import OPERATOR, RUN, STEPS, Report, Status, fit, load
+from gkn.train import fit, load
 
 RunPath = Annotated[Path, typer.Argument(help="A run's folder, or that of a saved operator.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]

@@ -28,6 +28,7 @@ from gkn.durable import CorruptFile, canonical, make_folder, write
 from gkn.evaluate import Answers, Sampled, relative_l2
 from gkn.fields import stream
 from gkn.generate import WorkerLost, make_dataset, recipe
+from gkn.loop import OPERATOR
 from gkn.machine import commit, machine
 from gkn.models import MODELS
 from gkn.operator import Exact, How, Operator
@@ -35,7 +36,7 @@ from gkn.rules import Nystrom, Radius
 from gkn.runs.meshes import clouds, scattered
 from gkn.runs.spec import Data, Run, Training, plain
 from gkn.storage import versions
-from gkn.train import OPERATOR, fit, load, products
+from gkn.train import fit, load, products
 
 Progress = Callable[[int, int, str], None]
 COUNTED = 20  # graphs whose edges are counted
