@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import operator
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -348,17 +350,24 @@ def _in_memory(
 def _on_cpu(
     recipe: Recipe, seed: int, folder: Path, jobs: Iterable[tuple[int, range]], device: str, workers: int
 ) -> Iterator[storage.Prepared]:
-    tasks = (delayed(_make_shard)(recipe, seed, folder, number, samples) for number, samples in jobs)
+    tasks = (delayed(_make_shard)(recipe, seed, folder, number, samples, os.getpid()) for number, samples in jobs)
     try:
         yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(tasks)
     except BrokenProcessPool as error:
         raise WorkerLost(f"a worker died, perhaps for want of memory; use fewer than {workers} and run it again") from error
 
 
-def _make_shard(recipe: Recipe, seed: int, folder: Path, number: int, samples: range) -> storage.Prepared:
+def _make_shard(recipe: Recipe, seed: int, folder: Path, number: int, samples: range, parent: int) -> storage.Prepared:
+    leave_stopping_to(parent)
     with _one_thread():
         made, domains = recipe.make(seed, samples, "cpu")
     return storage.prepare_shard(folder, number, samples.start, made, domains)
+
+
+def leave_stopping_to(parent: int) -> None:
+    """Ctrl-C is sent to workers, too. It is their parent who says so and ends them; an idle one would show where it idles."""
+    if os.getpid() != parent and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _on_gpu(

@@ -27,7 +27,7 @@ from gkn.domain import Grid
 from gkn.durable import CorruptFile, canonical, make_folder, write
 from gkn.evaluate import Answers, Sampled, relative_l2
 from gkn.fields import stream
-from gkn.generate import WorkerLost, make_dataset, recipe
+from gkn.generate import WorkerLost, leave_stopping_to, make_dataset, recipe
 from gkn.loop import OPERATOR
 from gkn.machine import commit, machine
 from gkn.models import MODELS
@@ -121,7 +121,7 @@ def do_all(runs: Iterable[Run], place: Place, progress: Progress | None = None, 
 def _parallel(work: list[tuple[Training, list[Run], Place]]) -> Iterator[tuple[str, str | None]]:
     pool = Parallel(n_jobs=work[0][2].jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
     try:
-        yield from pool(delayed(_try)(*each) for each in work)
+        yield from pool(delayed(_try)(*each, parent=os.getpid()) for each in work)
     except BrokenProcessPool as error:
         jobs = work[0][2].jobs
         raise WorkerLost(
@@ -211,8 +211,10 @@ def _write(run: Run, place: Place, found: dict[str, Any]) -> None:
     write(place.cell(run), canonical(result))
 
 
-def _try(training: Training, runs: list[Run], place: Place) -> tuple[str, str | None]:
+def _try(training: Training, runs: list[Run], place: Place, parent: int | None = None) -> tuple[str, str | None]:
     """One that cannot be done does not keep the others from being done."""
+    if parent is not None:
+        leave_stopping_to(parent)
     if place.jobs > 1:  # joblib's own workers end when they have grown, as if that were a leak; these keep their data
         process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
     try:
