@@ -20,6 +20,9 @@ from gkn.domain import Cloud, Domain, Grid, Mesh
 
 # Coefficients and sources in cividis, solutions in viridis: told apart at a glance, each even in lightness.
 _COLOURS = {"a": "cividis", "f": "cividis", "u": "viridis"}
+# Lines in the colours of Okabe and Ito, told apart by everyone, and by their marks in grey.
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKS = "osD^v*P"
 
 
 def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "") -> None:
@@ -53,6 +56,14 @@ def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "")
 def save(figure: Figure, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=160)
+    plt.close(figure)
+
+
+def save_twice(figure: Figure, stem: Path) -> None:
+    """PNG to look at, PDF to print."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(stem.with_name(stem.name + ".png"), dpi=150)
+    figure.savefig(stem.with_name(stem.name + ".pdf"), metadata={"CreationDate": None})
     plt.close(figure)
 
 

@@ -47,7 +47,10 @@ def test_every_table(tmp_path, neuraloperator):
     assert "## Seconds and bytes, over the number of points" in readme
     assert "| for comparison: solved anew on these points, against 81 x 81 |" in readme
     assert "## Time against accuracy" in readme
-    assert "| slope |" in readme
+    assert readme.count("| slope of the last three |") == 2
+    for name in ("resolution", "accuracy", "cost"):
+        assert f"(figures/{name}.png)" in readme
+        assert (tmp_path / f"figures/{name}.png").stat().st_size > 10_000
     assert readme.count("±") == 2  # in the words above, and in one cell
     told = "\n".join(report.summary(Place(tmp_path, tmp_path), SCALES["smoke"]))
     assert "| best on grids, of any kind | 0.0039 |" in told
@@ -258,4 +261,7 @@ def test_cost_is_not_asked_for_in_vain(tmp_path, monkeypatch):
 
 def test_slopes():
     entries = {10**i: {"step": {"seconds": 5.0 if i < 4 else 10.0 ** (1.1 * i)}} for i in range(2, 7)}
-    assert cost.slope(entries, "step") == pytest.approx(1.1)
+    assert cost.slope(entries, "step", last=3) == cost.slope(entries, "step", start=10**4) == pytest.approx(1.1)
+    assert cost.slope(entries, "step", last=2) == pytest.approx(1.1)
+    assert cost.slope(entries, "step") > 1.5  # the first two are flat
+    assert cost.slope(entries, "step", start=10**6) is None

@@ -58,10 +58,11 @@ def known(folder: Path, scale: Scale) -> dict[str, dict[int, dict[str, Any]]]:
     return found
 
 
-def slope(entries: dict[int, dict[str, Any]], what: str) -> float | None:
-    """Of seconds over points, in logarithms; over the last three numbers of points there are, where a GPU has enough to do."""
-    points = [(math.log(K), math.log(each[what]["seconds"])) for K, each in sorted(entries.items()) if each.get(what)]
-    return statistics.linear_regression(*zip(*points[-3:], strict=True)).slope if len(points) > 1 else None
+def slope(entries: dict[int, dict[str, Any]], what: str, start: int = 0, last: int | None = None) -> float | None:
+    """Of seconds over points, in logarithms: from so many points on, or of the last so many numbers of points there are."""
+    some = [(K, each[what]["seconds"]) for K, each in sorted(entries.items()) if each.get(what) and start <= K]
+    points = [(math.log(K), math.log(seconds)) for K, seconds in some[-last if last else 0 :]]
+    return statistics.linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else None
 
 
 def _said(entry: dict[str, Any]) -> str:

@@ -6,12 +6,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from gkn.beyond import cost, solver
+from gkn.beyond import cost, draw, solver
 from gkn.beyond.tables import PUBLISHED, Row, Scale, Table, tables
 from gkn.runs.document import Document, short
 from gkn.runs.spec import Run
 from gkn.runs.work import Place, seeds_of
 
+SLOPES: dict[str, dict[str, int]] = {"slope from 1e+04 on": {"start": 10**4}, "slope of the last three": {"last": 3}}
 TITLE = "Past the paper: near field and far field, by gkn"
 
 
@@ -30,9 +31,11 @@ def write_pages(place: Place, scale: Scale) -> Path:
         more = _own_errors(solver.known(place.results, scale)) if name == "resolution" else []
         if more or any(place.done(run) for table in seeds for row in table.rows for run in row.runs.values()):
             _table(page, seeds, place, more)
+            if name == "resolution":
+                _resolutions(page, seeds, place, solver.known(place.results, scale))
     costs = cost.known(place.results, scale)
     _time_against_accuracy(page, by_seed, place, costs)
-    _costs(page, costs)
+    _costs(page, costs, place)
     return page.write(place.results)
 
 
@@ -40,17 +43,18 @@ def _time_against_accuracy(
     page: Document, by_seed: list[dict[str, Table]], place: Place, costs: dict[str, dict[int, dict[str, Any]]]
 ) -> None:
     sizes = sorted({K for entries in costs.values() for K in entries})
-    lines = []
+    lines, points = [], []
     for name in ("accuracy", "multigrid"):
         for rows in zip(*(each[name].rows for each in by_seed), strict=True):
-            first, found = rows[0], [place.done(row.runs["s = 85"]) for row in rows]
-            known = min((each for each in found if each is not None and "seconds" in each), key=_jobs, default=None)
-            if known is None:
+            first, runs = rows[0], [row.runs["s = 85"] for row in rows]
+            known = [each for each in _known([*runs], place) if "error" in each]
+            if not known:
                 continue
-            entries = costs.get(first.training.method, {})
-            answers = [_spent(entries.get(K), "forward") for K in sizes]
-            error, fitting = _cell([row.runs["s = 85"] for row in rows], place), f"{known['seconds']['fit']:.0f}"
-            lines.append([first.label, str(known.get("parameters", "")), fitting, str(known["jobs"]), error, *answers])
+            entries, alone = costs.get(first.training.method, {}), min(known, key=_jobs)
+            seconds, answers = alone["seconds"]["fit"], [_spent(entries.get(K), "forward") for K in sizes]
+            cells = str(alone.get("parameters", "")), f"{seconds:.0f}", str(alone["jobs"]), _cell([*runs], place)
+            lines.append([first.label, *cells, *answers])
+            points.append((first.label, seconds, statistics.fmean(_errors(known))))
     if lines:
         page.heading("Time against accuracy")
         page.text(
@@ -58,28 +62,33 @@ def _time_against_accuracy(
             "at so many points takes."
         )
         page.table(["", "parameters", "training, s", "at a time", "error", *(f"{K:.0e} points" for K in sizes)], lines)
+        draw.accuracy(points, PUBLISHED, place.results / "figures/accuracy")
+        page.picture("figures/accuracy.png", "errors over seconds of training")
 
 
 def _jobs(cell: dict[str, Any]) -> int:
     return int(cell["jobs"])
 
 
-def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]]) -> None:
+def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]], place: Place) -> None:
     if not found:
         return
     page.heading("Seconds and bytes, over the number of points")
     page.text(
         f"Of one function: points drawn uniformly, {' and '.join(map(str, cost.BALLS.values()))} in a ball of "
         f"{' and '.join(cost.BALLS)}, neighbours known already (the search has a column of its own); the Fourier operator "
-        "on a grid of as many points. Slopes are of the last three, in logarithms."
+        "on a grid of as many points, in float32, the others in bf16. Slopes are in logarithms."
     )
     for what, name in (("forward", "answering"), ("step", "a training step")):
         lines = []
         for K in sorted({K for entries in found.values() for K in entries}):
             lines.append([f"{K:.0e}", *(_spent(entries.get(K), what) for entries in found.values())])
-        slopes = [cost.slope(entries, what) for entries in found.values()]
-        lines.append(["slope", *("" if each is None else f"{each:.2f}" for each in slopes)])
+        for label, which in SLOPES.items():
+            slopes = [cost.slope(entries, what, **which) for entries in found.values()]
+            lines.append([label, *("" if slope is None else f"{slope:.2f}" for slope in slopes)])
         page.table([name, *found], lines)
+    draw.cost(found, place.results / "figures/cost")
+    page.picture("figures/cost.png", "seconds over points")
     rows = []
     for kind, entries in found.items():
         for K, each in entries.items():
@@ -145,11 +154,32 @@ def _table(page: Document, seeds: list[Table], place: Place, more: list[tuple[st
         page.more(f"{first.title}: what each training took", header, costs)
 
 
+def _resolutions(page: Document, seeds: list[Table], place: Place, solved: dict[str, Any] | None) -> None:
+    """The table before, as a picture."""
+    shown = {}
+    for rows in zip(*(table.rows for table in seeds), strict=True):
+        known = {column: _errors(_known([row.runs.get(column) for row in rows], place)) for column in seeds[0].columns}
+        shown[rows[0].label] = {column: statistics.fmean(errors) for column, errors in known.items() if errors}
+    if solved is not None:
+        shown["for comparison: solved anew"] = solved["errors"]
+    draw.resolution(seeds[0].columns, {k: v for k, v in shown.items() if v}, place.results / "figures/resolution")
+    page.picture("figures/resolution.png", "errors over kinds of points")
+
+
+def _known(runs: list[Run | None], place: Place) -> list[dict[str, Any]]:
+    """Of the seeds of a cell, those that were run."""
+    return [found for run in dict.fromkeys(runs) if run is not None and (found := place.done(run)) is not None]
+
+
+def _errors(known: list[dict[str, Any]]) -> list[float]:
+    return [each["error"]["mean"] for each in known if "error" in each]
+
+
 def _cell(runs: list[Run | None], place: Place) -> str:
-    known = [found for run in dict.fromkeys(runs) if run is not None and (found := place.done(run)) is not None]
+    known = _known(runs, place)
     if not known:
         return "" if all(run is None for run in runs) else "not run"
-    errors = [each["error"]["mean"] for each in known if "error" in each]
+    errors = _errors(known)
     if len(errors) < len(known):
         return f"{len(known) - len(errors)} of {len(known)} diverged"
     spread = f" ± {statistics.stdev(errors):.5f}" if len(errors) > 1 else ""

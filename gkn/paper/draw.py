@@ -1,5 +1,4 @@
-"""How the paper's figures look. Coefficients in cividis, solutions in viridis, differences in PuOr with 0 in the middle;
-lines in the colours of Okabe and Ito, told apart by everyone, and by their marks in grey."""
+"""How the paper's figures look. Coefficients in cividis, solutions in viridis, differences in PuOr with 0 in the middle."""
 
 from __future__ import annotations
 
@@ -12,19 +11,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-import gkn.plot  # noqa: F401  (chooses a backend that needs no screen)
+from gkn.plot import LINES, MARKS, save_twice
 
 Arrays = Mapping[str, Any]
-LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKS = "osD^v*P"
-
-
-def _save(figure: Figure, stem: Path) -> None:
-    """PNG to look at, PDF to print."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(stem.with_name(stem.name + ".png"), dpi=150)
-    figure.savefig(stem.with_name(stem.name + ".pdf"), metadata={"CreationDate": None})
-    plt.close(figure)
 
 
 def _image(figure: Figure, axis: Any, values: Any, title: str, low: float, high: float, colours: str) -> Any:
@@ -58,7 +47,7 @@ def generalise(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     for axis, (title, values, least, most, colours) in zip(axes, parts, strict=True):
         _bar(figure, _image(figure, axis, values, title, least, most, colours), axis)
     figure.suptitle(f"relative l2 error {numbers['relative l2 error of this function']:.4f}", fontsize=10)
-    _save(figure, stem)
+    save_twice(figure, stem)
 
 
 def methods(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
@@ -86,7 +75,7 @@ def methods(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
             _bar(figure, drawn, axes[row].tolist())
         side = round(len(fields["a"][0]) ** 0.5)
         figure.suptitle(f"s = {side}: trained and asked on {side} x {side}, {numbers['way']}", fontsize=10)
-        _save(figure, stem.with_name(f"{stem.name}-{s}"))
+        save_twice(figure, stem.with_name(f"{stem.name}-{s}"))
 
 
 def interval(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
@@ -108,7 +97,7 @@ def interval(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     axes[3].legend(fontsize=8, frameon=False)
     kernel, u = numbers["error of the kernel"], numbers["error of u"]
     figure.suptitle(f"relative L2 error of the kernel {kernel:.4f}, of u {u:.4f}", fontsize=10)
-    _save(figure, stem)
+    save_twice(figure, stem)
 
 
 def samples(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
@@ -140,7 +129,7 @@ def resolution(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
         axis.grid(alpha=0.3, which="both")
         if rows:
             axis.legend(fontsize=8, frameon=False)
-    _save(figure, stem)
+    save_twice(figure, stem)
 
 
 def nystrom(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
@@ -174,7 +163,7 @@ def _lines(
     axis.set_title(title, fontsize=10)
     axis.grid(alpha=0.3, which="both")
     axis.legend(fontsize=9, frameon=False)
-    _save(figure, stem)
+    save_twice(figure, stem)
 
 
 def disk(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
@@ -198,4 +187,4 @@ def disk(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     axes[2].legend(fontsize=8, frameon=False)
     error = numbers["error of the kernel at the centre, away from a ball of 0.05"]
     figure.suptitle(f"relative L2 error away from a ball of 0.05: {error:.4f}; of u {numbers['error of u']:.4f}", fontsize=10)
-    _save(figure, stem)
+    save_twice(figure, stem)
