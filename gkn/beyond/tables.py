@@ -161,12 +161,17 @@ def _at(scale: Scale, training: Training, s: int) -> Run:
     return Run(training, scale.strides[s], Exact(), scale.tests[s])
 
 
+def first_of(scale: Scale) -> str:
+    return f"s = 85, first {scale.tests[211]}"
+
+
 def _everywhere(scale: Scale, training: Training) -> dict[str, Run]:
     """Grids, clouds of points of the finest, other points for every function, and a mesh."""
     grids = {f"s = {s}": _at(scale, training, s) for s in scale.tests}
     clouds = {f"{m} random points": Run(training, 1, Sampled(m), scale.tests[211]) for m in scale.clouds}
     mesh = Run(training, scale.strides[85], Exact(), scale.tests[211], on="mesh")
-    return {**grids, **clouds, "unstructured mesh": mesh}
+    same = replace(_at(scale, training, 85), functions=scale.tests[211])  # as many as most others: to compare with those
+    return {**grids, **clouds, "unstructured mesh": mesh, first_of(scale): same}
 
 
 def _alone(scale: Scale, training: Training) -> dict[str, Run]:

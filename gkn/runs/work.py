@@ -201,13 +201,13 @@ def do(training: Training, runs: list[Run], place: Place) -> str:
         peak = torch.cuda.max_memory_allocated() if cuda else None  # a process's own peak is no run's
         seconds = {"fit": about["seconds"], "with set-up": took, "judge": time.perf_counter() - start}
         more = {"steps": about["steps"], "peak_bytes": peak, "edges": edges_of(run), "parameters": about.get("parameters")}
-        _write(run, place, {"error": errors, "seconds": seconds, **more})
+        _write(run, place, {"error": errors, "seconds": seconds, **more, "jobs": about.get("jobs", place.jobs)})
         shown.append(f"{errors['mean']:.4f}")
     return f"{training.method} {describe(training)}: {' '.join(shown)} ({took:.0f} s)"
 
 
 def _write(run: Run, place: Place, found: dict[str, Any]) -> None:
-    result = {"run": plain(run), "training": run.training.hash, **found, **where(place)}
+    result = {"run": plain(run), "training": run.training.hash, **where(place), **found}
     write(place.cell(run), canonical(result))
 
 
@@ -233,7 +233,7 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
     if place.trained(training).is_dir():
         try:
             operator = load(place.trained(training), device=place.device)
-            return operator, _effort(operator)
+            return operator, _effort(operator, place)
         except (CorruptFile, OSError):  # damaged; it is ours, and can be made again
             shutil.rmtree(folder)
     learn = samples_of(training.data, training.data.every, range(training.data.n), place)
@@ -241,7 +241,7 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
         start = time.perf_counter()
         settings = dict(training.settings)
         answers = fit_baseline(training.method, learn, seed=training.seed, device=place.device, **settings)
-        effort = {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps")}
+        effort = {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps"), "jobs": place.jobs}
         network = answers.model if isinstance(answers.model, torch.nn.Module) else None
         return answers, effort if network is None else {**effort, "parameters": size(network)}
     assert training.rule is not None
@@ -251,13 +251,14 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
     others = [samples_of(training.data, stride, range(training.data.n), place) for stride, _ in training.more]
     rules = [training.rule, *(rule for _, rule in training.more)]
     options: dict[str, Any] = {"device": place.device, "weighted": training.weighted, "keep": 1, "save_every": 120.0}
+    options["about"] = {"jobs": place.jobs}  # that its seconds were shared by
     operator = fit(model, [learn, *others], rules, training.recipe, out=folder, **options)
-    return operator, _effort(operator)
+    return operator, _effort(operator, place)
 
 
-def _effort(operator: Operator) -> dict[str, Any]:
-    metrics = operator.about["metrics"]
-    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": size(operator.model)}
+def _effort(operator: Operator, place: Place) -> dict[str, Any]:
+    metrics, jobs = operator.about["metrics"], operator.about.get("jobs", place.jobs)
+    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": size(operator.model), "jobs": jobs}
 
 
 def size(model: torch.nn.Module) -> int:
@@ -276,7 +277,7 @@ def judged(run: Run, answers: Operator | Answers, place: Place) -> dict[str, Any
             found = relative_l2(Blurred(answers, run.how, run.blur), tests, seed=1)
         else:
             found = relative_l2(answers, tests, run.how, seed=1)
-    return {key: value for key, value in found.json().items() if key != "each"}
+    return found.json()
 
 
 def tests_of(run: Run, place: Place) -> Dataset:
