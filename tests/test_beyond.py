@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gkn.beyond import cost, report
 from gkn.beyond.beyond import chosen, only_pages
-from gkn.beyond.tables import NAMES, PUBLISHED, SCALES, tables
+from gkn.beyond.tables import NAMES, PUBLISHED, SCALES, first_of, tables
 from gkn.cli import app
 from gkn.dataset import Dataset
 from gkn.domain import Cloud, Grid
@@ -17,6 +17,7 @@ from gkn.evaluate import Sampled
 from gkn.generate import Darcy, make_dataset
 from gkn.operator import Features
 from gkn.rules import Nystrom, Radius
+from gkn.runs.document import Document
 from gkn.runs.meshes import clouds, scattered, unstructured
 from gkn.runs.spec import Data
 from gkn.runs.work import Place, judged_on, make_data, samples_of
@@ -225,6 +226,57 @@ def test_a_training_that_diverged_is_said(tmp_path, monkeypatch):
     assert report._cell([None], place) == ""
     monkeypatch.setattr(Place, "done", lambda *_: {"failed": "x"})
     assert report._cell(runs, place) == "1 of 1 diverged"
+
+
+def test_errors_as_multiples_of_those_on_the_same_functions(monkeypatch, tmp_path):
+    """Of s = 85 on as many functions, one by one where they are known; else on all, and so marked."""
+    scale = SCALES["full"]
+    first = first_of(scale)
+    row = tables(scale, 0)["resolution"].rows[0]
+    columns = {run: column for column, run in row.runs.items()}
+    each = [0.2] * 10 + [0.1] * 40
+    cells = {"s = 421": {"mean": 0.3}, "s = 211": {"mean": 0.18}, "s = 141": {"mean": 0.2}, "s = 85": {"mean": 0.1}}
+
+    def done(_, run):
+        known = cells.get(columns.get(run))
+        return None if known is None else {"run": {"functions": run.functions}, "error": known}
+
+    monkeypatch.setattr(Place, "done", done)
+    place = Place(tmp_path, tmp_path)
+    assert report._ratio(row, "s = 421", first, place) == (pytest.approx(3.0), False)
+    cells[first] = {"mean": 0.12, "each": each}
+    assert report._ratio(row, "s = 421", first, place) == (pytest.approx(1.5), True)  # the first 10
+    assert report._ratio(row, "s = 211", first, place) == (pytest.approx(1.5), True)  # all 50
+    assert report._ratio(row, "s = 141", first, place) == (pytest.approx(2.0), False)  # of 100 no more than 50 are known
+    assert report._ratio(row, "unstructured mesh", first, place) is None
+    page = Document("x")
+    report._ratios(page, [tables(scale, 0)["resolution"]], place, first)
+    assert "| points of 85 x 85 only | 2.00 * | 1.50 | 1.50 |  |  |  |  |" in page.lines
+    assert len([line for line in page.lines if line.startswith("| ")]) == 2  # nothing is known of other rows
+
+
+def test_rows_of_which_nothing_was_run_are_named(tmp_path, monkeypatch):
+    table = tables(SCALES["smoke"], 0)["ablations"]
+    known = {"run": {"functions": 2}, "error": {"mean": 0.5}}
+    monkeypatch.setattr(Place, "done", lambda _, run: known if run in table.rows[0].runs.values() else None)
+    monkeypatch.setattr(report, "_cost", lambda *_: [])
+    page = Document("x")
+    report._table(page, [table], Place(tmp_path, tmp_path), [])
+    lines = [line for line in page.lines if line.startswith("| ")]
+    assert [line.split(" | ")[0] for line in lines[1:]] == [f"| {table.rows[0].label}"]
+    assert f"Not run: {'; '.join(row.label for row in table.rows[1:])}." in page.lines
+
+
+def test_how_many_trainings_shared_the_machine(tmp_path):
+    """When it was trained, whatever is done when it is judged once more."""
+    assert call("few", "--out", tmp_path, "--jobs", 2, "--seeds", 2).exit_code == 0
+    place, run = Place(tmp_path, tmp_path / "work"), tables(SCALES["smoke"], 0)["few"].rows[0].runs["s = 85"]
+    before = place.done(run)
+    place.cell(run).unlink()
+    assert call("few", "--out", tmp_path).exit_code == 0
+    assert before["jobs"] == place.done(run)["jobs"] == 2
+    assert before["error"] == place.done(run)["error"]
+    assert len(before["error"]["each"]) == run.functions
 
 
 def test_cost_is_not_asked_for_in_vain(tmp_path, monkeypatch):

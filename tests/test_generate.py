@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from joblib import Parallel, delayed
 
 import gkn
 from gkn import Darcy, DarcyMesh, Dataset, Grid, Mesh, PoissonDisk, PoissonInterval, PoissonSquare, green_interval, make_dataset
 from gkn.durable import TEMPORARY, sha256
-from gkn.generate import RECIPES, recipe
+from gkn.generate import RECIPES, leave_stopping_to, recipe
 from gkn.storage import Manifest
 
 SMALL = [
@@ -317,6 +318,19 @@ def test_stopped_and_run_again(sent, code, tmp_path):
     assert all((tmp_path / "d" / file).stat().st_mtime_ns == stamp for file, stamp in stamps.items())  # not made again
     assert not [path for path in (tmp_path / "d").iterdir() if TEMPORARY in path.name]
     assert done.hash == make_dataset(Darcy(size=61, modes=32), n, 1, tmp_path / "clean").manifest.hash
+
+
+def test_workers_leave_stopping_to_their_parent():
+    """Whoever runs a task in a process of its own does not hear Ctrl-C from then on; the parent itself still does."""
+    pool = Parallel(n_jobs=2)
+    heard = pool(delayed(hears_ctrl_c)(os.getpid()) for _ in range(4))
+    assert heard == [False] * 4
+    assert hears_ctrl_c(os.getpid())
+
+
+def hears_ctrl_c(parent):
+    leave_stopping_to(parent)
+    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 def kill_sweep(tmp_path, moments, seed, longest=7.0):

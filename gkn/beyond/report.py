@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gkn.beyond import cost, draw, solver
-from gkn.beyond.tables import PUBLISHED, Row, Scale, Table, tables
+from gkn.beyond.tables import PUBLISHED, Row, Scale, Table, first_of, tables
 from gkn.runs.document import Document, short
 from gkn.runs.spec import Run
 from gkn.runs.work import Place, seeds_of
 
 SLOPES: dict[str, dict[str, int]] = {"slope from 1e+04 on": {"start": 10**4}, "slope of the last three": {"last": 3}}
+NOT_RUN = "not run"
 TITLE = "Past the paper: near field and far field, by gkn"
 
 
@@ -32,6 +33,7 @@ def write_pages(place: Place, scale: Scale) -> Path:
         if more or any(place.done(run) for table in seeds for row in table.rows for run in row.runs.values()):
             _table(page, seeds, place, more)
             if name == "resolution":
+                _ratios(page, seeds, place, first_of(scale))
                 _resolutions(page, seeds, place, solver.known(place.results, scale))
     costs = cost.known(place.results, scale)
     _time_against_accuracy(page, by_seed, place, costs)
@@ -117,12 +119,13 @@ def summary(place: Place, scale: Scale) -> list[str]:
         for rows in zip(*(each[name].rows for each in by_seed), strict=True):
             cell = _cell([row.runs["s = 85"] for row in rows], place)
             label = f"{rows[0].label}, {by_seed[0][name].title}" if name == "few" else rows[0].label
-            lines += [] if cell == "not run" else [f"| {label} | **{cell}** |"]
+            lines += [] if cell == NOT_RUN else [f"| {label} | **{cell}** |"]
     table = [each["resolution"] for each in by_seed]
-    lines += ["", f"| learned from | {' | '.join(table[0].columns)} |", f"|---{'|---' * len(table[0].columns)}|"]
+    columns = [column for column in table[0].columns if column != first_of(scale)]
+    lines += ["", f"| learned from | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
     for rows in zip(*(each.rows for each in table), strict=True):
-        cells = [_cell([row.runs.get(column) for row in rows], place) for column in table[0].columns]
-        if {*cells} - {"not run", ""}:
+        cells = [_cell([row.runs.get(column) for row in rows], place) for column in columns]
+        if {*cells} - {NOT_RUN, ""}:
             lines.append(f"| {rows[0].label} | {' | '.join(cells)} |")
     return lines
 
@@ -140,18 +143,58 @@ def _table(page: Document, seeds: list[Table], place: Place, more: list[tuple[st
     first = seeds[0]
     page.heading(first.title)
     page.text(f"{first.note}.")
-    lines, costs = [], []
+    lines, costs, missing = [], [], []
     for rows in zip(*(table.rows for table in seeds), strict=True):
-        lines.append([rows[0].label, *(_cell([row.runs.get(column) for row in rows], place) for column in first.columns)])
+        cells = [_cell([row.runs.get(column) for row in rows], place) for column in first.columns]
+        if {*cells} <= {"", NOT_RUN}:
+            missing.append(rows[0].label)
+            continue
+        lines.append([rows[0].label, *cells])
         costs += _cost(rows[0], place)
-    for label, cells in more:
-        lines.append([label, *(cells.get(column, "") for column in first.columns)])
+    for label, known in more:
+        lines.append([label, *(known.get(column, "") for column in first.columns)])
     for label in first.published:
         lines.append([label, f"{PUBLISHED[label]:.4f} (published)", *[""] * (len(first.columns) - 1)])
     page.table(["", *first.columns], lines)
+    if missing:
+        page.text(f"Not run: {'; '.join(missing)}.")
     if costs:
         header = ["training of", "network", "parameters", "epochs", "steps", "seconds", "at a time", "GiB", "machine", "commit"]
         page.more(f"{first.title}: what each training took", header, costs)
+
+
+def _ratios(page: Document, seeds: list[Table], place: Place, first: str) -> None:
+    """Errors over those at s = 85, on the same functions where that is known."""
+    columns = [column for column in seeds[0].columns if column not in ("s = 85", first)]
+    lines = []
+    for rows in zip(*(table.rows for table in seeds), strict=True):
+        cells = []
+        for column in columns:
+            found = [_ratio(row, column, first, place) for row in rows]
+            same = [ratio for ratio, fair in filter(None, found) if fair]
+            others = [ratio for ratio, _ in filter(None, found)]
+            shown = f"{statistics.fmean(same):.2f}" if same else f"{statistics.fmean(others):.2f} *" if others else ""
+            cells.append(shown)
+        if any(cells):
+            lines.append([rows[0].label, *cells])
+    if lines:
+        page.text("As multiples of the error at s = 85 on the same functions; *: on all functions of that column.")
+        page.table(["", *columns], lines)
+
+
+def _ratio(row: Row, column: str, first: str, place: Place) -> tuple[float, bool] | None:
+    """Over the error at s = 85 of the same row, and whether that is of the same functions."""
+    known, whole, some = (
+        None if run is None else place.done(run) for run in (row.runs.get(name) for name in (column, "s = 85", first))
+    )
+    if known is None or whole is None or "error" not in known or "error" not in whole:
+        return None
+    count = known["run"]["functions"]
+    for base in (whole, some):
+        errors = [] if base is None else base.get("error", {}).get("each", [])
+        if len(errors) >= count:
+            return known["error"]["mean"] / statistics.fmean(errors[:count]), True
+    return known["error"]["mean"] / whole["error"]["mean"], count == whole["run"]["functions"]
 
 
 def _resolutions(page: Document, seeds: list[Table], place: Place, solved: dict[str, Any] | None) -> None:
@@ -178,7 +221,7 @@ def _errors(known: list[dict[str, Any]]) -> list[float]:
 def _cell(runs: list[Run | None], place: Place) -> str:
     known = _known(runs, place)
     if not known:
-        return "" if all(run is None for run in runs) else "not run"
+        return "" if all(run is None for run in runs) else NOT_RUN
     errors = _errors(known)
     if len(errors) < len(known):
         return f"{len(known) - len(errors)} of {len(known)} diverged"

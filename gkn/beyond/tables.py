@@ -271,6 +271,6 @@ def _ablations(scale: Scale, seed: int) -> Table:
         rows.append(Row(label, training, runs))
     note = (
         f"{scale.epochs['ablations']} epochs, one change at a time. What pays in a long training alone, as symmetries do, does "
-        "not show in one so short"
+        "not show in one so short. docs/log.md has what was measured in longer ones, step by step"
     )
     return Table("ablations", "What each thing is worth", note, (*rows[0].runs,), tuple(rows))

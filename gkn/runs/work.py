@@ -90,7 +90,8 @@ def _believable(found: dict[str, Any]) -> bool:
         return False
     if "failed" in found:
         return isinstance(found["failed"], str)
-    numbers = [found["error"]["mean"], found["error"]["spread"], found["seconds"]["fit"], found["seconds"]["judge"]]
+    numbers = [found["error"]["mean"], found["error"]["spread"], *found["error"].get("each", [])]
+    numbers += [found["seconds"]["fit"], found["seconds"]["judge"]]
     numbers += [x for x in (found["steps"], found["peak_bytes"]) if x is not None] + [*(found["edges"] or {}).values()]
     return all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
 
