@@ -32,7 +32,7 @@ def cost(found: Mapping[str, Mapping[int, Mapping[str, Any]]], stem: Path) -> No
 
 def accuracy(found: Sequence[tuple[str, float, float]], published: Mapping[str, float], stem: Path) -> None:
     """Errors over seconds of training; what is published as lines."""
-    figure, axis = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
     for i, (label, seconds, error) in enumerate(found):
         style: dict[str, Any] = {"linestyle": "none", "markersize": 8, "color": LINES[i % len(LINES)]}
         axis.loglog([seconds], [error], marker=MARKS[i % len(MARKS)], label=label, **style)
@@ -45,7 +45,7 @@ def accuracy(found: Sequence[tuple[str, float, float]], published: Mapping[str, 
     axis.set_xlabel("seconds of training")
     axis.set_ylabel("relative l2 error, s = 85")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8, loc="center left")
+    figure.legend(fontsize=8, loc="outside lower center", ncols=3)
     save_twice(figure, stem)
 
 
@@ -53,7 +53,8 @@ def resolution(columns: Sequence[str], rows: Mapping[str, Mapping[str, float]], 
     """Errors over kinds of points, marks of one kind for each row."""
     figure, axis = plt.subplots(figsize=(9.6, 4.6), layout="constrained")
     for i, (label, errors) in enumerate(rows.items()):
-        places = [(j, errors[column]) for j, column in enumerate(columns) if column in errors]
+        beside = 0.08 * (i - (len(rows) - 1) / 2)  # marks of the same height are seen both
+        places = [(j + beside, errors[column]) for j, column in enumerate(columns) if column in errors]
         style: dict[str, Any] = {"color": LINES[i % len(LINES)], "linestyle": "none", "markersize": 7}
         axis.semilogy(*zip(*places, strict=True), marker=MARKS[i % len(MARKS)], label=label, **style)
     broken = [column.replace(" points", "\npoints").replace(" mesh", "\nmesh") for column in columns]

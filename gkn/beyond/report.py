@@ -34,7 +34,7 @@ def write_pages(place: Place, scale: Scale) -> Path:
             _table(page, seeds, place, more)
             if name == "resolution":
                 _ratios(page, seeds, place, first_of(scale))
-                _resolutions(page, seeds, place, solver.known(place.results, scale))
+                _resolutions(page, seeds, place, first_of(scale), solver.known(place.results, scale))
     costs = cost.known(place.results, scale)
     _time_against_accuracy(page, by_seed, place, costs)
     _costs(page, costs, place)
@@ -56,7 +56,8 @@ def _time_against_accuracy(
             seconds, answers = alone["seconds"]["fit"], [_spent(entries.get(K), "forward") for K in sizes]
             cells = str(alone.get("parameters", "")), f"{seconds:.0f}", str(alone["jobs"]), _cell([*runs], place)
             lines.append([first.label, *cells, *answers])
-            points.append((first.label, seconds, statistics.fmean(_errors(known))))
+            shared = f" ({alone['jobs']} at a time)" if alone["jobs"] > 1 else ""
+            points.append((f"{first.label}{shared}", seconds, statistics.fmean(_errors(known))))
     if lines:
         page.heading("Time against accuracy")
         page.text(
@@ -197,15 +198,15 @@ def _ratio(row: Row, column: str, first: str, place: Place) -> tuple[float, bool
     return known["error"]["mean"] / whole["error"]["mean"], count == whole["run"]["functions"]
 
 
-def _resolutions(page: Document, seeds: list[Table], place: Place, solved: dict[str, Any] | None) -> None:
+def _resolutions(page: Document, seeds: list[Table], place: Place, first: str, solved: dict[str, Any] | None) -> None:
     """The table before, as a picture."""
-    shown = {}
+    columns, shown = [column for column in seeds[0].columns if column != first], {}
     for rows in zip(*(table.rows for table in seeds), strict=True):
-        known = {column: _errors(_known([row.runs.get(column) for row in rows], place)) for column in seeds[0].columns}
+        known = {column: _errors(_known([row.runs.get(column) for row in rows], place)) for column in columns}
         shown[rows[0].label] = {column: statistics.fmean(errors) for column, errors in known.items() if errors}
     if solved is not None:
         shown["for comparison: solved anew"] = solved["errors"]
-    draw.resolution(seeds[0].columns, {k: v for k, v in shown.items() if v}, place.results / "figures/resolution")
+    draw.resolution(columns, {k: v for k, v in shown.items() if v}, place.results / "figures/resolution")
     page.picture("figures/resolution.png", "errors over kinds of points")
 
 
