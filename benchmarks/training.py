@@ -107,7 +107,7 @@ def throughput(which, precision, parts, device, epochs=10):
     def made():
         torch.manual_seed(0)
         model = GKN(dim=2, in_channels=4, **NETWORKS[which])
-        run = Run(model, [learn], Nystrom(0.25, 200, 2), recipe, None, None, False, None, join(device, precision, 60.0))
+        run = Run(model, [learn], [Nystrom(0.25, 200, 2)], recipe, None, None, False, None, join(device, precision, 60.0))
         run.stop, run.warn = Stop(), print
         return run
 

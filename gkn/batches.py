@@ -71,6 +71,7 @@ class Batch:
             graph.src,
             graph.degrees,
             *graph.by_source,
+            *(graph.made_of or ()),
         )
         for tensor in tensors:
             if tensor is not None:

@@ -255,7 +255,8 @@ class Run:
             return passes
         key = id(batch.graph) if batch.fixed else batch.sizes, share  # the record keeps the graph, and with it its identity
         if key not in self.records or not self.records[key].has_room(batch):
-            self.records.pop(key, None)
+            if self.records.pop(key, None) is not None:
+                torch.cuda.synchronize(self.device)  # what it recorded may still be running
             with _compiling(self.model):
                 self.records[key] = Captured(passes, batch, self.parameters)
         return self.records[key]

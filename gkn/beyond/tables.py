@@ -241,7 +241,7 @@ def _multigrid(scale: Scale, seed: int) -> Table:
     training = Training(data, "Multigrid", settings, rule, recipe, seed, weighted=True)
     runs = {f"s = {s}": _at(scale, training, s) for s in (85, 141)}
     chosen = ("multipole graph kernel network",)
-    note = "Learned on 85 x 85. Edges grow as the points"
+    note = f"Learned on 85 x 85, a smoothed on {scale.size} x {scale.size}. Edges grow as the points"
     return Table("multigrid", "Multigrid", note, (*runs,), (Row("Multigrid", training, runs),), chosen)
 
 
@@ -270,7 +270,7 @@ def _ablations(scale: Scale, seed: int) -> Table:
         runs = {"s = 85": _at(scale, training, 85), "s = 141": finer, f"{scale.clouds[-1]} random points": cloud}
         rows.append(Row(label, training, runs))
     note = (
-        f"{scale.epochs['ablations']} epochs, one change at a time. What pays in a long training alone, as symmetries do, does "
-        "not show in one so short. docs/log.md has what was measured in longer ones, step by step"
+        f"{scale.epochs['ablations']} epochs, one change at a time. What pays in a long training need not in one so short: "
+        "docs/log.md has what was measured in longer ones, step by step"
     )
     return Table("ablations", "What each thing is worth", note, (*rows[0].runs,), tuple(rows))

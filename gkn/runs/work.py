@@ -165,14 +165,15 @@ def cost(training: Training) -> float:
     """How long a training takes, in units that are good for nothing but an order."""
     if training.recipe is None:
         return 1e6 * training.data.size / training.data.every
-    points = ((training.data.size - 1) // training.data.every + 1) ** 2
-    m, l = (training.rule.m, training.rule.l) if isinstance(training.rule, Nystrom) else (points, 1)
     assert training.rule is not None
-    graphs = training.data.n * l
-    steps = training.recipe.epochs * -(-graphs // training.recipe.batch)
-    edges = training.recipe.batch * m**2 * min(1.0, 3 * training.rule.r**2)
-    layers = dict(training.settings)["kernel"]
-    return float(steps * (1e5 + edges * (1 + sum(a * b for a, b in zip((6, *layers), layers, strict=False)) / 5e5)))
+    layers, total = dict(training.settings)["kernel"], 0.0
+    for every, rule in ((training.data.every, training.rule), *training.more):
+        points = ((training.data.size - 1) // every + 1) ** 2
+        m, l = (rule.m, rule.l) if isinstance(rule, Nystrom) else (points, 1)
+        steps = training.recipe.epochs * -(-training.data.n * l // training.recipe.batch)
+        edges = training.recipe.batch * m**2 * min(1.0, 3 * rule.r**2)
+        total += steps * (1e5 + edges * (1 + sum(a * b for a, b in zip((6, *layers), layers, strict=False)) / 5e5))
+    return total
 
 
 def do(training: Training, runs: list[Run], place: Place) -> str:
