@@ -183,7 +183,7 @@ def _ratios(page: Document, seeds: list[Table], place: Place, first: str) -> Non
         if any(cells):
             lines.append([rows[0].label, *cells])
     if lines:
-        page.text("As multiples of the error at s = 85 on the same functions; *: on all functions of that column.")
+        page.text("As multiples of the error at s = 85 on the same functions; *: of that on all functions there.")
         page.table(["", *columns], lines)
 
 
