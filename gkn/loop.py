@@ -23,6 +23,7 @@ from gkn.dataset import Dataset
 from gkn.durable import CorruptFile, difference, digest, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.evaluate import Errors, Judge, Sampled, Test
 from gkn.fields import stream
+from gkn.memory import keep_freed
 from gkn.models import Model, Multigrid, NearFar, model_of
 from gkn.normalizer import Normalizer
 from gkn.operator import Exact, Features, Operator
@@ -135,6 +136,7 @@ class Run:
     # --- from beginning to end
 
     def go(self) -> None:
+        keep_freed()
         if self.fabric.world_size > 1:
             for network in (self.model, self.average):  # whatever the others were born with
                 for x in [] if network is None else network.state_dict().values():

@@ -23,6 +23,7 @@ from gkn.dataset import Dataset, Sample
 from gkn.domain import Cloud, Domain, Grid, Mesh, check_finite, interpolate
 from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.graph import Graph
+from gkn.memory import keep_freed
 from gkn.models import MODELS, Model, Multigrid, NearFar, model_of
 from gkn.neighbors import lumped, radius_graphs
 from gkn.normalizer import Normalizer
@@ -542,6 +543,7 @@ def _features(said: dict[str, Any]) -> Features:
 
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    keep_freed()
     was = model.training
     model.eval()
     try:

@@ -11,13 +11,13 @@ and gives.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gkn.domain import Data, Grid, boundary_values, check_finite, flat_batch, values
+from gkn.memory import keep_freed
 
 # The working set of one chunk: about the L2 cache on the CPU; on a GPU enough to fill it, little beside its memory.
 _CHUNK = {"cpu": 2**17, "cuda": 2**25}
@@ -42,20 +42,11 @@ def solve(
     out = torch.empty_like(coefficient, memory_format=torch.contiguous_format)
     chunk = max(1, min(len(out), _CHUNK[device.type] // len(grid)))
     laplacian = Laplacian(grid, device, chunk)
-    _warm_heap()
+    keep_freed()
     for i in range(0, len(out), chunk):
         part = slice(i, i + chunk)
         out[part] = _solve(laplacian, coefficient[part], source[part], edge[part], tol, max_steps, first=i)
     return out.reshape(*batch, len(grid))
-
-
-@cache
-def _warm_heap() -> None:
-    """glibc returns freed blocks to the system at once, until it has seen one as large as this go; then it keeps them.
-
-    The loop's temporaries of some MB would otherwise be mapped and faulted in anew each time: 1.7 times slower.
-    """
-    torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def residual(grid: Grid, a: Data, u: Tensor, f: Data) -> Float[Tensor, "*batch"]:
