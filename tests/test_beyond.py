@@ -110,7 +110,8 @@ def test_what_is_promised_is_what_is_run():
     assert all(run.alone for run in alone.runs.values())
     assert [run.on for run in alone.runs.values()] == ["test", "test", "test", "cloud", "mesh"]
     assert many.training.more == ((7, Radius(0.12)), (3, Nystrom(0.12, 1849)))
-    assert [judged_on(each)[1] for each in many.runs.values()] == [5, 3, 2, 1, 1, 1, 1, 5]
+    assert [judged_on(each)[1] for each in many.runs.values()] == [5, 3, 2, 1, 1, 1, 1, 5, 5]
+    assert judged_on(many.runs[first_of(SCALES["full"])])[2] == judged_on(many.runs["s = 211"])[2] == range(1000, 1050)
     assert many.runs["7225 random points"].how == Sampled(7225)
     assert judged_on(many.runs["unstructured mesh"])[2].start == 1000
     (few,) = full["few"].rows
