@@ -239,7 +239,8 @@ def _multigrid(scale: Scale, seed: int) -> Table:
     data = Data(scale.size, scale.strides[85], scale.n, scale.n, scale.tests[85], SMOOTHING)
     settings, rule = tuple(sorted(network.items())), Radius(network["radius"])
     training = Training(data, "Multigrid", settings, rule, recipe, seed, weighted=True)
-    runs = {f"s = {s}": _at(scale, training, s) for s in (85, 141)}
+    everywhere = _everywhere(scale, training)
+    runs = {name: everywhere[name] for name in ("s = 85", "s = 141", f"{scale.clouds[1]} random points", "unstructured mesh")}
     chosen = ("multipole graph kernel network",)
     note = f"Learned on 85 x 85, a smoothed on {scale.size} x {scale.size}. Edges grow as the points"
     return Table("multigrid", "Multigrid", note, (*runs,), (Row("Multigrid", training, runs),), chosen)
