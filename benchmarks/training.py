@@ -131,7 +131,7 @@ def throughput(which, precision, parts, device, epochs=10):
     with products(precision):
         runs = [made() for _ in range(3)]
         runs[0].go()  # compiles
-        batches = [*islice(runs[1]._ahead(), runs[1].steps)]  # one epoch's, on the device
+        batches = [*islice(runs[1].ahead.batches(0, 0), runs[1].steps)]  # one epoch's, on the device
         alone = min(seconds(network, made()) for _ in range(3))
         loop = min(seconds(Run.go, run) for run in runs[1:])
     if [e["loss"] for e in runs[1].metrics] != [e["loss"] for e in runs[2].metrics]:

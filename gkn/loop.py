@@ -7,7 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from gkn.ahead import Ahead
 from gkn.batches import Batch, Batches
 from gkn.capture import Captured
 from gkn.checkpoint import Checkpoint, Checkpoints
@@ -100,10 +101,11 @@ class Run:
         self.average = copy.deepcopy(self.model).requires_grad_(False) if recipe.ema else None
         dtype = self.model.P.weight.dtype
         options: dict[str, Any] = {"device": self.device, "dtype": dtype, "weighted": weighted}
-        self.batches = [
+        sources = [
             Batches(each, rule, self.inputs, self.outputs, **options) for each, rule in zip(datasets, rules, strict=True)
         ]
-        self.steps = sum(-(-len(each) // recipe.batch) for each in self.batches)  # of an epoch
+        self.ahead = Ahead(sources, recipe, fabric.global_rank, fabric.world_size, self.device)
+        self.steps = self.ahead.steps  # of an epoch
         fused = {"fused": True} if self.device.type == "cuda" else {"foreach": True}
         kind: Any = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.parameters, lr=recipe.lr, weight_decay=recipe.decay, **fused)
@@ -141,7 +143,7 @@ class Run:
             for network in (self.model, self.average):  # whatever the others were born with
                 for x in [] if network is None else network.state_dict().values():
                     torch.distributed.broadcast(x, 0)
-        batches = self._ahead()
+        batches = self.ahead.batches(self.epoch, self.place)
         while self.epoch < self.recipe.epochs:
             while self.place < self.steps:
                 self._step(*next(batches))
@@ -149,62 +151,6 @@ class Run:
                 self._pause()
             self._end_of_epoch()
         self.watch.look()
-
-    def _plan(self, epoch: int) -> list[tuple[Batches, list[int]]]:
-        """The batches of an epoch: every graph once, in an order that depends on seed and epoch alone."""
-        rng = stream(self.recipe.seed, epoch, 3)
-        plan = []
-        for each in self.batches:
-            order = torch.randperm(len(each), generator=rng)
-            plan += [(each, part.tolist()) for part in order.split(self.recipe.batch)]
-        return [plan[i] for i in torch.randperm(len(plan), generator=rng).tolist()] if len(self.batches) > 1 else plan
-
-    def _ahead(self) -> Iterator[tuple[Batch | None, int]]:
-        """This rank's share of each batch from here to the end of the run, or None; and how many graphs the whole batch has.
-
-        On a GPU they are made on a stream of their own, several at once, while the steps before them are computed, across the
-        ends of epochs, too. That stream reads nothing but the data, which were there before it, and what it made itself.
-        """
-        side = None
-        if self.device.type == "cuda":
-            side = torch.cuda.Stream(self.device)
-            side.wait_stream(torch.cuda.current_stream(self.device))
-        few = self._few()
-        ready, following = self._made(next(few, None), side), None
-        while ready is not None:
-            if side is not None:
-                torch.cuda.current_stream(self.device).wait_stream(side)
-            for i, (batch, graphs) in enumerate(ready):
-                if batch is not None and side is not None:
-                    batch.used_by(torch.cuda.current_stream(self.device))
-                yield batch, graphs
-                if i == 0:
-                    following = self._made(next(few, None), side)
-            ready = following
-
-    def _few(self) -> Iterator[tuple[int, Batches, list[list[int]]]]:
-        """Batches that are made together: the epoch, where they come from, and their graphs."""
-        place = self.place
-        for epoch in range(self.epoch, self.recipe.epochs):
-            plan, place = self._plan(epoch)[place:], 0
-            while plan:
-                source, graphs = plan[0]
-                alike = next((i for i, (other, _) in enumerate(plan) if other is not source), len(plan))
-                some = min(alike, source.at_once(len(graphs)))
-                yield epoch, source, [part for _, part in plan[:some]]
-                plan = plan[some:]
-
-    def _made(
-        self, wanted: tuple[int, Batches, list[list[int]]] | None, side: torch.cuda.Stream | None
-    ) -> list[tuple[Batch | None, int]] | None:
-        if wanted is None:
-            return None
-        epoch, source, parts = wanted
-        mine = [part[self.fabric.global_rank :: self.fabric.world_size] for part in parts]
-        with nullcontext() if side is None else torch.cuda.stream(side):
-            source.draw(self.recipe.seed, epoch if self.recipe.fresh else 0)
-            made = iter(source.several([part for part in mine if part]))
-        return [(next(made) if own else None, len(part)) for own, part in zip(mine, parts, strict=True)]
 
     def _step(self, batch: Batch | None, graphs: int) -> None:
         share = 1 / graphs if LOSSES[self.recipe.loss][1] else 1.0

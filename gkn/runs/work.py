@@ -235,7 +235,7 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
     if place.trained(training).is_dir():
         try:
             operator = load(place.trained(training), device=place.device)
-            return operator, _effort(operator, place)
+            return operator, _effort(operator)
         except (CorruptFile, OSError):  # damaged; it is ours, and can be made again
             shutil.rmtree(folder)
     learn = samples_of(training.data, training.data.every, range(training.data.n), place)
@@ -243,7 +243,7 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
         start = time.perf_counter()
         settings = dict(training.settings)
         answers = fit_baseline(training.method, learn, seed=training.seed, device=place.device, **settings)
-        effort = {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps"), "jobs": place.jobs}
+        effort = {"seconds": time.perf_counter() - start, "steps": answers.about.get("steps")}
         network = answers.model if isinstance(answers.model, torch.nn.Module) else None
         return answers, effort if network is None else {**effort, "parameters": size(network)}
     assert training.rule is not None
@@ -255,12 +255,12 @@ def fitted(training: Training, place: Place) -> tuple[Operator | Answers, dict[s
     options: dict[str, Any] = {"device": place.device, "weighted": training.weighted, "keep": 1, "save_every": 120.0}
     options["about"] = {"jobs": place.jobs}  # that its seconds were shared by
     operator = fit(model, [learn, *others], rules, training.recipe, out=folder, **options)
-    return operator, _effort(operator, place)
+    return operator, _effort(operator)
 
 
-def _effort(operator: Operator, place: Place) -> dict[str, Any]:
-    metrics, jobs = operator.about["metrics"], operator.about.get("jobs", place.jobs)
-    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": size(operator.model), "jobs": jobs}
+def _effort(operator: Operator) -> dict[str, Any]:
+    metrics, shared = operator.about["metrics"], {"jobs": operator.about["jobs"]} if "jobs" in operator.about else {}
+    return {"seconds": metrics["seconds"], "steps": metrics["step"], "parameters": size(operator.model), **shared}
 
 
 def size(model: torch.nn.Module) -> int:
