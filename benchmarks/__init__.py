@@ -5,8 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from gkn.machine import commit, machine
-from gkn.storage import versions
+from gkn.system.machine import commit, machine, versions
 
 __all__ = ["RESULTS", "commit", "machine", "record"]
 

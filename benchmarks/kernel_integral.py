@@ -18,7 +18,7 @@ import torch
 
 from benchmarks import RESULTS, commit, record
 from benchmarks.nnconv import NNConvGKN, problem
-from gkn.pyg import from_nnconv
+from gkn.models.pyg import from_nnconv
 
 NAMES = ("ours", "ours, recomputed", "pyg")
 RADII = (0.15, 0.25, 0.40, 1.0)

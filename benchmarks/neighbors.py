@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import record
 from benchmarks.kernel_integral import peak_of
-from gkn.neighbors import radius_graph
+from gkn.graph.neighbors import radius_graph
 
 
 def points(n, d, device):

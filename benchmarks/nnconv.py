@@ -5,11 +5,11 @@ import itertools
 import torch
 from torch_geometric.nn import NNConv
 
-from gkn.domain import Grid
-from gkn.fields import GaussianField, two_phase
-from gkn.graph import Graph
-from gkn.neighbors import radius_graph
-from gkn.pyg import to_data
+from gkn.geometry.domain import Grid
+from gkn.geometry.fields import GaussianField, two_phase
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import radius_graph
+from gkn.models.pyg import to_data
 
 
 class NNConvGKN(torch.nn.Module):

@@ -1,6 +1,6 @@
 """Training at the paper's cell N=100, l=2, s=241, m=m'=200, r=.25, by both recipes; and where the time goes.
 
-    python -m benchmarks.training [--cells paper-0 ours-0 ours-1000 ...] [--throughput] [--export gkn/pretrained/darcy]
+    python -m benchmarks.training [--cells paper-0 ours-0 ours-1000 ...] [--throughput] [--export gkn/operator/pretrained/darcy]
 
 Finished cells are kept in results/training-gpu.json and not trained again. `--export` saves the operator of ours-1000: this is
 how the pretrained operator was made.
@@ -17,12 +17,12 @@ import torch
 
 from benchmarks import RESULTS, commit, machine, record
 from gkn import GKN, Darcy, Nystrom, fit, make_dataset, relative_l2
-from gkn.evaluate import Sampled
-from gkn.loop import Run
-from gkn.operator import Exact, Support
-from gkn.ranks import Stop, join
-from gkn.recipes import LOSSES, NETWORKS, RECIPES, SMOOTHING
-from gkn.train import products
+from gkn.operator.evaluate import Sampled
+from gkn.operator.operator import Exact, Support
+from gkn.train.fit import products
+from gkn.train.loop import Run
+from gkn.train.ranks import Stop, join
+from gkn.train.recipe import LOSSES, NETWORKS, RECIPES, SMOOTHING
 
 NAME = "training-gpu"
 TRAIN, TEST = 1000, 100

@@ -6,12 +6,12 @@ import matplotlib.pyplot as plt
 import torch
 
 import gkn
-from gkn.domain import interpolate
-from gkn.plot import save
+from gkn.data.plot import save
+from gkn.geometry.domain import interpolate
 
 
 def main(out: Path | None = None) -> float:
-    operator = gkn.pretrained("darcy")
+    operator = gkn.operator.pretrained("darcy")
     fine = operator.ready(gkn.make_dataset(gkn.Darcy(size=241), 1, seed=5))[0]
     nodes = torch.Generator().manual_seed(0)
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import gkn
-from gkn.plot import save
+from gkn.data.plot import save
 
 
 def main(out: Path | None = None) -> float:

@@ -11,8 +11,8 @@ import matplotlib.pyplot as plt
 import torch
 
 import gkn
-from gkn.fields import smoother
-from gkn.plot import draw, save
+from gkn.data.plot import draw, save
+from gkn.geometry.smoothing import smoother
 
 GRID, FINE, STEPS = gkn.Grid(17), gkn.Grid(241), 50
 MODES = [(i, j) for i in range(3) for j in range(3) if i + j]
@@ -26,7 +26,7 @@ def coefficient(c: torch.Tensor, grid: gkn.Grid, width: float) -> torch.Tensor:
 
 
 def main(out: Path | None = None) -> float:
-    operator, graph = gkn.pretrained("darcy"), gkn.radius_graph(GRID.points, r=0.25)
+    operator, graph = gkn.operator.pretrained("darcy"), gkn.radius_graph(GRID.points, r=0.25)
     smooth = smoother(GRID, operator.features.smoothed[0][1])
     sizes = torch.tensor([1 / (i * i + j * j + 0.9) for i, j in MODES], dtype=torch.float64)
     hidden = sizes * torch.randn(len(MODES), generator=torch.Generator().manual_seed(0), dtype=torch.float64)

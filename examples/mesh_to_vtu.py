@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 import gkn
-from gkn.exporters import save
-from gkn.importers import read_sample
-from gkn.plot import show_answers
+from gkn.data.plot import show_answers
+from gkn.data.readers import read_sample
+from gkn.data.writers import save
 
 
 def main(out: Path | None = None) -> float:
@@ -25,7 +25,7 @@ def main(out: Path | None = None) -> float:
         mine, answer = Path(folder) / "mine.vtu", Path(folder) / "answer.vtu"
         save(mine, mesh, {"a": a})
 
-        operator = gkn.pretrained("darcy")
+        operator = gkn.operator.pretrained("darcy")
         domain, fields = read_sample(mine)
         sample = operator.sample(domain, **fields)  # a smoothed and its gradient are made here
         operator.weighted = True  # neighbours count with the area they stand for

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import gkn
-from gkn.plot import show_answers
+from gkn.data.plot import show_answers
 
 
 def main(out: Path | None = None) -> float:

@@ -1,24 +1,26 @@
 """gkn: learn the solution operator of a PDE on any mesh or point cloud, and ask it anywhere."""
 
-from gkn.check import check_dataset
-from gkn.dataset import Dataset, Sample
-from gkn.domain import Cloud, Grid, Mesh
-from gkn.evaluate import Errors, Sampled, relative_l2
-from gkn.fields import GaussianField, smooth, two_phase
-from gkn.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
-from gkn.graph import Graph
-from gkn.importers import load as import_files
+from gkn.data.check import check_dataset
+from gkn.data.dataset import Dataset, Sample
+from gkn.data.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
+from gkn.data.normalizer import Normalizer
+from gkn.data.readers import load as import_files
+from gkn.geometry.domain import Cloud, Grid, Mesh
+from gkn.geometry.fields import GaussianField, two_phase
+from gkn.geometry.smoothing import smooth
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import radius_graph
+from gkn.graph.rules import Nystrom, Radius
 from gkn.models import GKN, GreenNet, Multigrid, NearFar
-from gkn.neighbors import radius_graph
-from gkn.normalizer import Normalizer
-from gkn.operator import Exact, Operator, Partition, Support
+from gkn.operator.evaluate import Errors, Sampled, relative_l2
+from gkn.operator.operator import Exact, Operator, Partition, Support
+from gkn.operator.pretrained import pretrained
+from gkn.operator.saved import load
 from gkn.ops import kernel_integral
 from gkn.pde import NotConverged, darcy_residual, solve_darcy
-from gkn.pde.green import green_disk, green_interval
-from gkn.pretrained import pretrained
-from gkn.recipes import Recipe
-from gkn.rules import Nystrom, Radius
-from gkn.train import fit, load
+from gkn.pde.greens_functions import green_disk, green_interval
+from gkn.train.fit import fit
+from gkn.train.recipe import Recipe
 
 __version__ = "0.1.0"
 

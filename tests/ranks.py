@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from gkn import Nystrom, fit
-from gkn.batches import Batches
-from gkn.dataset import BadNumbers
-from gkn.loop import Run
-from gkn.ranks import Stopped
+from gkn.data.dataset import BadNumbers
+from gkn.graph.batches import Batches
+from gkn.train.loop import Run
+from gkn.train.ranks import Stopped
 from tests import tiny
 
 torch.set_num_threads(1)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from gkn.models import NearFar
-from gkn.models.split import Split, parts
+from gkn.ops.split import Split, parts
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

@@ -2,15 +2,15 @@ import pytest
 import torch
 
 from gkn import Dataset, Grid, Mesh, relative_l2
-from gkn.baselines import ANYWHERE, BASELINES, fit_baseline
-from gkn.dataset import BadNumbers
-from gkn.generate import Darcy, PoissonSquare, make_dataset
-from gkn.models.fcn import FCN
-from gkn.models.pca import PCANet, principal
-from gkn.models.pointwise import Pointwise
-from gkn.models.rbm import ReducedBasis
-from gkn.operator import Support
+from gkn.data.dataset import BadNumbers
+from gkn.data.generate import Darcy, PoissonSquare, make_dataset
+from gkn.models.rivals.fcn import FCN
+from gkn.models.rivals.pca import PCANet, principal
+from gkn.models.rivals.pointwise import Pointwise
+from gkn.models.rivals.rbm import ReducedBasis
+from gkn.operator.operator import Support
 from gkn.pde import solve_darcy
+from gkn.train.baselines import ANYWHERE, BASELINES, fit_baseline
 
 FEW = {
     "NN": {"epochs": 2},

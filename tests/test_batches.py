@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from gkn import Cloud, DarcyMesh, Dataset, Graph, Grid, Normalizer, Nystrom, Radius, make_dataset, radius_graph
-from gkn.batches import Batches
-from gkn.dataset import BadNumbers
-from gkn.neighbors import lumped
+from gkn.data.dataset import BadNumbers
+from gkn.graph.batches import Batches
+from gkn.graph.neighbors import lumped
 
 
 def functions(n=5, size=9):
@@ -80,7 +80,7 @@ def test_samples_with_points_of_their_own(rule):
 def test_what_does_not_fit_is_read_when_needed(rule, monkeypatch):
     dataset = functions()
     whole = made(dataset, rule)
-    monkeypatch.setattr("gkn.batches.available_memory", lambda device: 100)
+    monkeypatch.setattr("gkn.graph.batches.available_memory", lambda device: 100)
     little = made(dataset, rule)
     assert little._together is None
     for batches in (whole, little):
@@ -157,5 +157,5 @@ def test_what_is_fixed_is_the_same_in_every_batch(monkeypatch):
     assert batches.batch([2]).graph is not one.graph
     assert not made(functions(), Nystrom(0.3, 20, 2)).batch([0, 1]).fixed
     assert not made(make_dataset(DarcyMesh(size=6, modes=4, vary=True), 2, 0), Radius(0.4)).batch([0, 1]).fixed
-    monkeypatch.setattr("gkn.batches.available_memory", lambda _: 1)
+    monkeypatch.setattr("gkn.graph.batches.available_memory", lambda _: 1)
     assert not made(functions(), Radius(0.3)).batch([0, 1]).fixed

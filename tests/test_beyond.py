@@ -7,22 +7,23 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gkn.beyond import cost, report
-from gkn.beyond.beyond import chosen, only_pages
-from gkn.beyond.tables import NAMES, PUBLISHED, SCALES, first_of, tables
 from gkn.cli import app
-from gkn.dataset import Dataset
-from gkn.domain import Cloud, Grid
-from gkn.evaluate import Sampled
-from gkn.generate import Darcy, make_dataset
-from gkn.operator import Features
-from gkn.rules import Nystrom, Radius
-from gkn.runs import work
-from gkn.runs.document import Document
-from gkn.runs.meshes import clouds, scattered, unstructured
-from gkn.runs.spec import Data
-from gkn.runs.work import Place, judged_on, make_data, samples_of
-from gkn.train import load
+from gkn.data.dataset import Dataset
+from gkn.data.generate import Darcy, make_dataset
+from gkn.geometry.domain import Cloud, Grid
+from gkn.graph.rules import Nystrom, Radius
+from gkn.operator.evaluate import Sampled
+from gkn.operator.operator import Features
+from gkn.operator.saved import load
+from gkn.study import work
+from gkn.study.beyond import cost
+from gkn.study.beyond import pages as report
+from gkn.study.beyond.beyond import chosen, only_pages
+from gkn.study.beyond.tables import NAMES, PUBLISHED, SCALES, first_of, tables
+from gkn.study.cells import Data
+from gkn.study.document import Document
+from gkn.study.scattered import clouds, scattered, unstructured
+from gkn.study.work import Place, judged_on, make_data, samples_of
 
 runner = CliRunner()
 

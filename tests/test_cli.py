@@ -14,7 +14,7 @@ import typer
 
 from gkn import Dataset
 from gkn.cli import app, main
-from gkn.storage import Manifest
+from gkn.data.storage import Manifest
 
 
 def run(*words, code=0, cwd=None):

@@ -33,12 +33,12 @@ from gkn import (
     solve_darcy,
     two_phase,
 )
-from gkn.checkpoint import Checkpoints
-from gkn.dataset import BadNumbers
-from gkn.loop import Run
+from gkn.data.dataset import BadNumbers
 from gkn.models import Multigrid, NearFar
-from gkn.models.balls import Balls, features
-from gkn.models.kernel import Kernel
+from gkn.ops.balls import Balls, features
+from gkn.ops.kernel import Kernel
+from gkn.train.checkpoint import Checkpoints
+from gkn.train.loop import Run
 
 pytestmark = pytest.mark.gpu
 
@@ -269,7 +269,7 @@ def test_all_steps_as_one_function(rng, monkeypatch, kind, recompute):
     model.recompute = recompute
     ours = [run(model, torch.float32, False)]
     for name in ("GROUP_BYTES", "KEPT_BYTES"):
-        monkeypatch.setattr(f"gkn.models.kernel.{name}", {"cpu": 2**17, "cuda": 2**17})
+        monkeypatch.setattr(f"gkn.ops.kernel.{name}", {"cpu": 2**17, "cuda": 2**17})
     monkeypatch.setattr("gkn.ops.library.BLOCK_BYTES", {"cpu": 2**16, "cuda": 2**16})
     ours.append(run(model, torch.float32, False))
     eps = {"fp32": 2**-21, "bf16": 2**-8}[kind]
@@ -346,7 +346,7 @@ def test_bad_numbers_stop_a_gpu_run_within_a_step(tmp_path):
     model = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "backward", poisoned)
-        patch.setattr("gkn.loop.Run.go", lambda run: (model.append(run.model), go(run))[1])
+        patch.setattr("gkn.train.loop.Run.go", lambda run: (model.append(run.model), go(run))[1])
         with pytest.raises(BadNumbers, match=r"step 8: the gradient of kappa\.W is not finite"):
             tiny(tmp_path / "a", save_every=1e9)
     assert len(calls) <= 10
@@ -407,7 +407,7 @@ def test_small_kernels_give_the_same_bits_twenty_times():
 def test_a_recorded_step_is_the_step(kind, rule, more, monkeypatch):
     """Replayed or not, a run has the same losses to rounding; a last batch that is smaller has a record of its own, and one
     with more edges than there is room for is recorded anew."""
-    monkeypatch.setattr("gkn.capture.ROOM", 1.001)
+    monkeypatch.setattr("gkn.train.capture.ROOM", 1.001)
     data = make_dataset(Darcy(size=31), 10, device="cuda").smoothed(0.05)
     losses = {}
     for capture in (True, False):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from gkn import Cloud, Darcy, Dataset, Grid, Mesh, Normalizer, check_dataset, make_dataset, smooth, storage
+from gkn import Cloud, Darcy, Dataset, Grid, Mesh, Normalizer, check_dataset, make_dataset, smooth
+from gkn.data import storage
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_clouds_and_meshes_on_disk(rng, tmp_path):
 
 
 def test_saved_in_shards_and_read_lazily(grid_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("gkn.dataset.SHARD_BYTES", 4 * 2 * 169 * 8)  # four samples a shard
+    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 4 * 2 * 169 * 8)  # four samples a shard
     grid_dataset.save(tmp_path / "d")
     again = Dataset.open(tmp_path / "d")
     assert [shard.count for shard in again.manifest.shards] == [4, 4, 2]
@@ -145,7 +146,7 @@ def test_another_dataset_is_not_taken_for_this_one(grid_dataset, tmp_path, monke
 
 
 def test_an_interrupted_save_goes_on(grid_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("gkn.dataset.SHARD_BYTES", 4 * 2 * 169 * 8)
+    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 4 * 2 * 169 * 8)
     written = []
 
     def fails_at_the_second(folder, number, *rest):
@@ -155,7 +156,7 @@ def test_an_interrupted_save_goes_on(grid_dataset, tmp_path, monkeypatch):
         return prepare_shard(folder, number, *rest)
 
     prepare_shard = storage.prepare_shard
-    monkeypatch.setattr("gkn.storage.prepare_shard", fails_at_the_second)
+    monkeypatch.setattr("gkn.data.storage.prepare_shard", fails_at_the_second)
     with pytest.raises(OSError, match="No space"):
         grid_dataset.save(tmp_path / "d")
     grid_dataset.save(tmp_path / "d")
@@ -172,8 +173,8 @@ def test_a_dataset_is_not_saved_over_itself(tmp_path):
 
 
 def test_many_shards_are_not_many_open_files(grid_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("gkn.dataset.SHARD_BYTES", 1)
-    monkeypatch.setattr("gkn.storage._MOST_OPEN", 3)
+    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 1)
+    monkeypatch.setattr("gkn.data.storage._MOST_OPEN", 3)
     grid_dataset.save(tmp_path / "d")
     again = Dataset.open(tmp_path / "d")
     for _ in range(2):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gkn import Cloud, Grid, Mesh
-from gkn.domain import interpolate
+from gkn.geometry.domain import interpolate
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from gkn.durable import CorruptFile, make_folder, read_sealed_json, unfinished, write, write_sealed_json
+from gkn.system.files import CorruptFile, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 
 
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
@@ -13,7 +13,7 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     def fails(*_):
         raise OSError(28, "No space left on device")
 
-    for call in ("gkn.durable.sync", "os.rename"):
+    for call in ("gkn.system.files.sync", "os.rename"):
         with monkeypatch.context() as patch:
             patch.setattr(call, fails)
             with pytest.raises(OSError, match=r"No space left on device.*file") as caught:
@@ -43,7 +43,7 @@ def test_unfinished_files_are_ours_alone(tmp_path):
 
 def test_new_folders_are_synced_into_their_parents(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("gkn.durable.sync", lambda path: synced.append(path))
+    monkeypatch.setattr("gkn.system.files.sync", lambda path: synced.append(path))
     make_folder(tmp_path / "a/b")
     assert set(synced) == {tmp_path, tmp_path / "a"}
 

@@ -18,7 +18,7 @@ from gkn import (
     make_dataset,
     relative_l2,
 )
-from gkn.dataset import BadNumbers
+from gkn.data.dataset import BadNumbers
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_errors_by_hand(data, how):
 def test_in_batches_as_one_by_one(data, monkeypatch):
     F = operator(data)
     whole = relative_l2(F, data)
-    monkeypatch.setattr("gkn.evaluate.NODES", 169 * 3)  # too few for a batch
+    monkeypatch.setattr("gkn.operator.evaluate.NODES", 169 * 3)  # too few for a batch
     seen = []
     alone = relative_l2(F, data, progress=lambda *done: seen.append(done))
     assert torch.allclose(whole.each, alone.each, rtol=1e-12)

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from gkn import Cloud, Grid, Mesh
-from gkn.exporters import save
-from gkn.importers import read_points, read_sample
+from gkn.data.readers import read_points, read_sample
+from gkn.data.writers import save
 
 
 @pytest.mark.parametrize("kind", ["npz", "vtu"])

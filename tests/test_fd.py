@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gkn import GaussianField, Grid, NotConverged, darcy_residual, solve_darcy, two_phase
-from gkn.pde import problems
+from gkn.pde import exact as problems
 from tests import oracle
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gkn import Cloud, Grid, Mesh, darcy_residual, solve_darcy, two_phase
-from gkn.fields import GaussianField
-from gkn.pde import problems
+from gkn.geometry.fields import GaussianField
+from gkn.pde import exact as problems
 
 
 def norms(mesh, u, problem):

@@ -106,7 +106,7 @@ def test_sampling_in_chunks_draws_the_same_functions(monkeypatch):
     field = GaussianField(3.0, 2.0, modes=5)
     whole = field.sample(Grid(5), 10, torch.Generator().manual_seed(0))
     cloud = Cloud(Grid(5).points)
-    monkeypatch.setattr("gkn.fields._CHUNK", 3 * 25)  # three functions, or a few points, at a time
+    monkeypatch.setattr("gkn.geometry.fields._CHUNK", 3 * 25)  # three functions, or a few points, at a time
     torch.testing.assert_close(field.sample(Grid(5), 10, torch.Generator().manual_seed(0)), whole, atol=1e-13, rtol=0)
     torch.testing.assert_close(field.sample(Grid(5), 4, torch.Generator().manual_seed(0)), whole[:4], atol=1e-13, rtol=0)
     torch.testing.assert_close(field.sample(cloud, 10, torch.Generator().manual_seed(0)), whole, atol=1e-13, rtol=0)

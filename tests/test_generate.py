@@ -14,9 +14,9 @@ from joblib import Parallel, delayed
 
 import gkn
 from gkn import Darcy, DarcyMesh, Dataset, Grid, Mesh, PoissonDisk, PoissonInterval, PoissonSquare, green_interval, make_dataset
-from gkn.durable import TEMPORARY, sha256
-from gkn.generate import RECIPES, leave_stopping_to, recipe
-from gkn.storage import Manifest
+from gkn.data.generate import RECIPES, leave_stopping_to, recipe
+from gkn.data.storage import Manifest
+from gkn.system.files import TEMPORARY, sha256
 
 SMALL = [
     Darcy(size=13, modes=16),
@@ -143,7 +143,7 @@ import ctypes, json, os, shutil, sys
 import torch
 torch.set_num_threads(1)
 from gkn import Dataset, Darcy, DarcyMesh, make_dataset
-from gkn.storage import Manifest
+from gkn.data.storage import Manifest
 
 library, root, mode, recipe = sys.argv[1:]
 faults = ctypes.CDLL(library)

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from gkn.domain import Grid
-from gkn.graph import Graph
+from gkn.geometry.domain import Grid
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import radius_graph
 from gkn.models import GKN
-from gkn.neighbors import radius_graph
 
 
 def setting(rng, nodes=30, dim=2, fields=2, **options):

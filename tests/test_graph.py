@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from gkn.graph import Graph, offsets
+from gkn.graph.graph import Graph, offsets
 
 
 def random_graph(rng, targets=7, sources=5, edges=20):

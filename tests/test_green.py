@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gkn import Grid, Mesh, green_disk, green_interval, solve_darcy
-from gkn.pde import problems
+from gkn.pde import exact as problems
 
 
 def test_interval_inverts_the_laplacian():

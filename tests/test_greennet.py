@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from gkn.domain import Grid
+from gkn.geometry.domain import Grid
+from gkn.graph.neighbors import radius_graph
 from gkn.models import GreenNet
-from gkn.neighbors import radius_graph
-from gkn.pde.green import green_interval
+from gkn.pde.greens_functions import green_interval
 
 
 def setting(rng, fields=1, dim=1, nodes=25, more=None):

@@ -5,9 +5,9 @@ import h5py
 import numpy as np
 import pytest
 
-from gkn.durable import CorruptFile
-from gkn.hdf5 import check_fits, image_of
-from gkn.memory import available_memory
+from gkn.system.files import CorruptFile
+from gkn.system.hdf5 import check_fits, image_of
+from gkn.system.memory import available_memory
 
 
 def test_an_image_is_a_file_and_the_same_again():

@@ -16,7 +16,7 @@ import scipy.io
 import torch
 
 from gkn import Cloud, Dataset, Grid, Mesh, import_files
-from gkn.importers import UnreadableFile
+from gkn.data.readers import UnreadableFile
 
 N, S = 3, 7
 
@@ -87,7 +87,7 @@ def test_mat_of_one_sample(arrays, tmp_path):
 @pytest.mark.parametrize("write", [scipy.io.savemat, lambda path, arrays: write_mat_73(path, arrays)], ids=["v5", "v7.3"])
 def test_what_does_not_fit_is_refused_before_it_is_read(write, arrays, tmp_path, monkeypatch):
     write(tmp_path / "x.mat", arrays)
-    monkeypatch.setattr("gkn.hdf5.available_memory", lambda: 2 * 8 * N * S * S - 1)
+    monkeypatch.setattr("gkn.system.hdf5.available_memory", lambda: 2 * 8 * N * S * S - 1)
     with pytest.raises(UnreadableFile, match=r"claims .* GiB"):
         import_files([tmp_path / "x.mat"])
 
@@ -441,7 +441,7 @@ SAID = {
 def test_hostile_files_are_refused_and_run_nothing(suffix, write, tmp_path, monkeypatch):
     path, marker = tmp_path / f"x.{suffix}", tmp_path / "marker"
     write(path, marker)
-    monkeypatch.setattr("gkn.importers.available_memory", lambda: 2**30)  # a small machine
+    monkeypatch.setattr("gkn.data.readers.available_memory", lambda: 2**30)  # a small machine
     with pytest.raises(UnreadableFile, match=rf"x\.{suffix}.*{SAID.get(write, '')}"):
         import_files([path])
     assert not marker.exists()
@@ -449,7 +449,7 @@ def test_hostile_files_are_refused_and_run_nothing(suffix, write, tmp_path, monk
 
 def test_torch_itself_loads_no_code_either(tmp_path, monkeypatch):
     """Were our own look at the pickle to miss a name, torch's weights_only would still refuse it."""
-    monkeypatch.setattr("gkn.importers._check_pickle", lambda path, data: None)
+    monkeypatch.setattr("gkn.data.readers._check_pickle", lambda path, data: None)
     pickled_pt(tmp_path / "x.pt", tmp_path / "marker")
     with pytest.raises(UnreadableFile, match=r"x\.pt"):
         import_files([tmp_path / "x.pt"])

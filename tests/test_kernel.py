@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from gkn.graph import Graph
-from gkn.models import kernel as module
-from gkn.models.kernel import Kernel
-from gkn.neighbors import radius_graph
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import radius_graph
 from gkn.ops import BACKENDS, library
+from gkn.ops import kernel as module
+from gkn.ops.kernel import Kernel
 
 
 def setting(rng, sizes=(5, 7), n=4, m=3, nodes=20, dtype=torch.float64):
@@ -284,7 +284,7 @@ def test_v_is_checked_whatever_the_way(rng):
 
 def test_what_must_be_kept_must_fit(rng, monkeypatch):
     kernel, graph, _, features, _ = setting(rng)
-    monkeypatch.setattr("gkn.memory.available_memory", lambda device="cpu": 1000)
+    monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 1000)
     with pytest.raises(MemoryError, match="recompute=False: hidden features of Graph"):
         kernel.on(graph, features, features, recompute=False)
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from gkn import Dataset, Grid, Mesh, Radius, load, relative_l2
-from gkn.checkpoint import Checkpoints
-from gkn.durable import write_sealed_json
-from gkn.exporters import save
-from gkn.importers import read_sample
-from gkn.rules import usual_radius
+from gkn.data.readers import read_sample
+from gkn.data.writers import save
+from gkn.graph.rules import usual_radius
+from gkn.system.files import write_sealed_json
+from gkn.train.checkpoint import Checkpoints
 from tests.test_cli import run
 
 SMALL = [

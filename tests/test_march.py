@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from gkn.graph import Graph
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import radius_graph
 from gkn.models import GKN
-from gkn.models import kernel as module
-from gkn.models.march import March
-from gkn.neighbors import radius_graph
+from gkn.ops import kernel as module
+from gkn.ops.march import March
 
 
 def setting(rng, kernel=(5, 7), steps=3, dtype=torch.float64, sizes=(9, 14, 2, 11), width=4, **options):

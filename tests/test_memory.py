@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from gkn.memory import available_memory, check_room
+from gkn.system.memory import available_memory, check_room
 
 
 def test_what_is_free_is_known():
@@ -19,7 +19,7 @@ def test_what_does_not_fit_is_refused_with_the_number():
 
 KEPT = """
 import torch
-from gkn.memory import keep_freed
+from gkn.system.memory import keep_freed
 keep_freed()
 def resident():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))

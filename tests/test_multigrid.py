@@ -5,15 +5,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from gkn.domain import Grid
-from gkn.evaluate import relative_l2
-from gkn.generate import Darcy, make_dataset
-from gkn.graph import Graph
+from gkn.data.generate import Darcy, make_dataset
+from gkn.geometry.domain import Grid
+from gkn.graph.graph import Graph
+from gkn.graph.levels import levels_of
+from gkn.graph.neighbors import radius_graph
+from gkn.graph.rules import Radius
 from gkn.models import Multigrid, model_of
-from gkn.models.levels import levels_of
-from gkn.neighbors import radius_graph
-from gkn.rules import Radius
-from gkn.train import fit, load
+from gkn.operator.evaluate import relative_l2
+from gkn.operator.saved import load
+from gkn.train.fit import fit
 
 R = 0.12
 

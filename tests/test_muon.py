@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from gkn.generate import Darcy, make_dataset
+from gkn.data.generate import Darcy, make_dataset
+from gkn.graph.rules import Radius
 from gkn.models import NearFar
-from gkn.muon import LENGTH, MOMENTUM, Muon, orthogonal
-from gkn.rules import Radius
-from gkn.train import fit
+from gkn.train.fit import fit
+from gkn.train.muon import LENGTH, MOMENTUM, Muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(1, 16, 16), (3, 8, 40), (6, 40, 8)])

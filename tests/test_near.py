@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from gkn.batches import Batch
-from gkn.capture import refill, roomy
-from gkn.graph import Graph
+from gkn.graph.batches import Batch
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import radius_graph
 from gkn.models import NearFar
-from gkn.models.balls import Balls, features
-from gkn.models.kernel import Kernel
-from gkn.neighbors import radius_graph
 from gkn.ops import near
-from gkn.recipes import differences
+from gkn.ops.balls import Balls, features
+from gkn.ops.kernel import Kernel
+from gkn.train.capture import refill, roomy
+from gkn.train.recipe import differences
 
 R = 0.4
 

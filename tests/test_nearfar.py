@@ -6,18 +6,19 @@ import sys
 import pytest
 import torch
 
-from gkn.dataset import Dataset
-from gkn.domain import Cloud, Grid
-from gkn.evaluate import relative_l2
-from gkn.generate import Darcy, make_dataset
-from gkn.graph import Graph
+from gkn.data.dataset import Dataset
+from gkn.data.generate import Darcy, make_dataset
+from gkn.geometry.domain import Cloud, Grid
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import radius_graph
+from gkn.graph.rules import Radius
 from gkn.models import NearFar, model_of
-from gkn.models.balls import window
 from gkn.models.nearfar import EMPTY, FLAT
-from gkn.neighbors import radius_graph
-from gkn.operator import Operator
-from gkn.rules import Radius
-from gkn.train import fit, load
+from gkn.operator.evaluate import relative_l2
+from gkn.operator.operator import Operator
+from gkn.operator.saved import load
+from gkn.ops.balls import window
+from gkn.train.fit import fit
 
 R = 0.3
 
@@ -269,7 +270,7 @@ import torch
 from functools import cache, partial
 from torch._dynamo.testing import CompileCounterWithBackend
 from gkn.models import NearFar, nearfar
-from gkn.neighbors import radius_graph
+from gkn.graph.neighbors import radius_graph
 
 counter = CompileCounterWithBackend("aot_eager")
 nearfar._compiled = cache(partial(torch.compile, dynamic=False, backend=counter))

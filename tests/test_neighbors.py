@@ -4,9 +4,9 @@ from itertools import product
 import pytest
 import torch
 
-from gkn import neighbors
-from gkn.domain import Grid
-from gkn.neighbors import lumped, nearest, radius_graph
+from gkn.geometry.domain import Grid
+from gkn.graph import neighbors
+from gkn.graph.neighbors import lumped, nearest, radius_graph
 
 BACKENDS = ("brute", "tree", "cells")
 SIZES = (16, 31, 61, 85, 121, 141, 211, 241, 421)
@@ -159,7 +159,7 @@ def test_bad_points_are_refused():
 def test_what_cannot_fit_is_refused_with_the_number(monkeypatch, rng):
     """10^10 edges would be found on any machine; here only a small one is simulated, before anything is allocated."""
     x = torch.rand(20000, 2, generator=rng, dtype=torch.float64)
-    monkeypatch.setattr("gkn.memory.available_memory", lambda device="cpu": 2**20)
+    monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 2**20)
     with pytest.raises(MemoryError, match=r"about 4.00e\+08 edges: needs 1.56 GiB, but 0.000977 GiB are free on cpu"):
         radius_graph(x, r=2.0)
 
@@ -189,7 +189,7 @@ def test_an_estimate_that_is_fooled_refuses_nothing(monkeypatch, rng):
     """Targets on a regular stride see everything, the others nothing."""
     sources, targets = torch.zeros(3000, 2, dtype=torch.float64), 50 + torch.rand(64000, 2, generator=rng, dtype=torch.float64)
     targets[::1000] = 0
-    monkeypatch.setattr("gkn.memory.available_memory", lambda device="cpu": 2**26)
+    monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 2**26)
     assert radius_graph(sources, targets, 0.1).num_edges == 64 * 3000
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from gkn import GKN, Cloud, Dataset, Exact, Grid, Mesh, Normalizer, Nystrom, Operator, Partition, Radius, Sample, Support
-from gkn import operator as module
-from gkn.durable import CorruptFile, write_sealed_json
-from gkn.neighbors import lumped
+from gkn.graph.neighbors import lumped
+from gkn.operator import operator as module
+from gkn.system.files import CorruptFile, write_sealed_json
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 POINTS = torch.rand(40, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)

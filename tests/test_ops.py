@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gkn import ops
-from gkn.graph import Graph
+from gkn.graph.graph import Graph
 from gkn.ops import BACKENDS, kernel_integral, reference
 from gkn.ops.last import product
 
@@ -452,7 +452,7 @@ def test_what_fused_cannot_do_is_refused(rng, monkeypatch):
 
 def test_a_matrix_for_every_edge_must_fit(rng, monkeypatch):
     graph = graph_of(rng, 4, 3, 9)
-    monkeypatch.setattr("gkn.memory.available_memory", lambda device="cpu": 100)
+    monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 100)
     with pytest.raises(MemoryError, match="a matrix for every edge of Graph"):
         kernel_integral(*inputs_of(rng, graph, 2, 3, 2), graph, backend="reference")
 

@@ -7,22 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from gkn.baselines import BASELINES
-from gkn.dataset import BadNumbers
-from gkn.durable import canonical
-from gkn.evaluate import Errors, Sampled
-from gkn.operator import Exact, Partition, Support
-from gkn.paper import figures, green
-from gkn.paper.report import Result, results_of, slope_of, write_pages
-from gkn.paper.reproduce import NAMES, RunsFailed, cells, chosen, reproduce
-from gkn.paper.scale import SCALES, cells_of
-from gkn.paper.tables import CAUSES, CHANGES, TABLES, kernel_of, table_named
-from gkn.paper.trends import EDGES, TRENDS
-from gkn.recipes import RECIPES
-from gkn.rules import Nystrom, Radius
-from gkn.runs import work
-from gkn.runs.spec import Data, Run, Training, plain
-from gkn.runs.work import Blurred, Place, do_all, edges_of, judged_on
+from gkn.data.dataset import BadNumbers
+from gkn.graph.rules import Nystrom, Radius
+from gkn.operator.evaluate import Errors, Sampled
+from gkn.operator.operator import Exact, Partition, Support
+from gkn.study import work
+from gkn.study.cells import Data, Run, Training, plain
+from gkn.study.paper import figures
+from gkn.study.paper import greens_functions as green
+from gkn.study.paper.pages import Result, results_of, slope_of, write_pages
+from gkn.study.paper.reproduce import NAMES, RunsFailed, cells, chosen, reproduce
+from gkn.study.paper.scale import SCALES, cells_of
+from gkn.study.paper.tables import CAUSES, CHANGES, TABLES, kernel_of, table_named
+from gkn.study.paper.trends import EDGES, TRENDS
+from gkn.study.work import Blurred, Place, do_all, edges_of, judged_on
+from gkn.system.files import canonical
+from gkn.train.baselines import BASELINES
+from gkn.train.recipe import RECIPES
 
 PAPER, SMOKE = SCALES["paper"], SCALES["smoke"]
 PRINTED = json.loads(Path(__file__).with_name("paper_tables.json").read_text())  # typed by somebody else
@@ -338,7 +339,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
 
 def test_what_failed_is_said_when_the_pages_are_made(tmp_path, monkeypatch):
     here = place(tmp_path)
-    monkeypatch.setattr("gkn.paper.reproduce.do_all", lambda *_: ["NN s=7: no memory", "FCN s=7: no memory"])
+    monkeypatch.setattr("gkn.study.paper.reproduce.do_all", lambda *_: ["NN s=7: no memory", "FCN s=7: no memory"])
     with pytest.raises(RunsFailed, match=r"the pages are made, but 2 .* NN s=7: no memory; FCN s=7: no memory"):
         reproduce(["nodes"], here, scale="smoke")
     assert "## Table 5" in (here.results / "README.md").read_text()

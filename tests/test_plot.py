@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from gkn import Cloud, Darcy, DarcyMesh, Dataset, PoissonInterval, make_dataset
-from gkn.plot import show_dataset
+from gkn.data.plot import show_dataset
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from gkn import Cloud, Darcy, make_dataset, pretrained, relative_l2
-from gkn.pretrained import FOLDER, names
-from gkn.runs.meshes import clouds
+from gkn import Cloud, Darcy, make_dataset, relative_l2
+from gkn.operator import pretrained
+from gkn.operator.pretrained import FOLDER, names
+from gkn.study.scattered import clouds
 
 
 def test_it_is_as_good_as_its_card_says():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gkn.pde import problems
+from gkn.pde import exact as problems
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch_geometric.nn import NNConv
 
-from gkn.neighbors import radius_graph
-from gkn.pyg import EDGE, from_data, from_nnconv, to_data
+from gkn.graph.neighbors import radius_graph
+from gkn.models.pyg import EDGE, from_data, from_nnconv, to_data
 
 PAPER = ("x", "y", "a(x)", "a(y)")
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gkn import Dataset, Grid, Normalizer, Radius, Recipe
-from gkn.batches import Batches
-from gkn.recipes import LOSSES, NETWORKS, RECIPES, SMOOTHING, changed, recipe_named
+from gkn.graph.batches import Batches
+from gkn.train.recipe import LOSSES, NETWORKS, RECIPES, SMOOTHING, changed, recipe_named
 
 
 def batch(pointwise=False):

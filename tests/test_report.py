@@ -1,4 +1,4 @@
-from gkn.report import Page
+from gkn.study.page import Page
 
 
 def test_a_page_is_one_file_with_everything_in_it(tmp_path):

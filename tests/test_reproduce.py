@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gkn.cli import app
-from gkn.paper import figures
-from gkn.paper.scale import SCALES, cells_of
-from gkn.paper.tables import CHANGES, TABLES, table_named
+from gkn.study.paper import figures
+from gkn.study.paper.scale import SCALES, cells_of
+from gkn.study.paper.tables import CHANGES, TABLES, table_named
 
 runner = CliRunner()
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gkn import Grid, Mesh, Nystrom, Radius
-from gkn.rules import BALL, usual_radius
+from gkn.graph.rules import BALL, usual_radius
 
 PINNED = [[3, 304, 320, 717, 720, 952], [106, 449, 477, 748, 790, 818]]
 
@@ -56,7 +56,7 @@ def test_draws_are_the_same_on_every_machine():
 
 def test_draws_in_parts(monkeypatch):
     whole = Nystrom(0.25, 5, 3).draws(40, range(7))
-    monkeypatch.setattr("gkn.rules._AT_A_TIME", 80)
+    monkeypatch.setattr("gkn.graph.rules._AT_A_TIME", 80)
     assert torch.equal(whole, Nystrom(0.25, 5, 3).draws(40, range(7)))
 
 

@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
+from gkn.graph.neighbors import radius_graph
 from gkn.models import NearFar
-from gkn.models.split import parts
-from gkn.neighbors import radius_graph
+from gkn.ops.split import parts
 from tests.test_train import ENVIRONMENT, ROOT, free_port
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gkn import Darcy, DarcyMesh, Dataset, Mesh, make_dataset
-from gkn.durable import sha256, write_sealed_json
-from gkn.storage import ExistingDataset, Manifest, writing
+from gkn.data.storage import ExistingDataset, Manifest, writing
+from gkn.system.files import sha256, write_sealed_json
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def meshes(tmp_path_factory):
 
 def saved_in_three(dataset, folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.dataset.SHARD_BYTES", 2 * sum(dataset.value(name, 0).nbytes for name in dataset.names))
+        patch.setattr("gkn.data.dataset.SHARD_BYTES", 2 * sum(dataset.value(name, 0).nbytes for name in dataset.names))
         dataset.save(folder)
     assert len(Dataset.open(folder).manifest.shards) == 3
     return folder

@@ -5,20 +5,20 @@ import dataclasses
 import pytest
 import torch
 
-from gkn.batches import Batches
-from gkn.checkpoint import Checkpoints
-from gkn.dataset import Dataset
-from gkn.domain import Cloud
-from gkn.evaluate import relative_l2
-from gkn.generate import Darcy, make_dataset
+from gkn.data.dataset import Dataset
+from gkn.data.generate import Darcy, make_dataset
+from gkn.data.normalizer import WALLS, Normalizer
+from gkn.geometry.domain import Cloud
+from gkn.graph.batches import Batches
+from gkn.graph.rules import Radius
 from gkn.models import GKN
-from gkn.normalizer import WALLS, Normalizer
-from gkn.operator import Operator
-from gkn.recipes import RECIPES, Recipe, differences
-from gkn.rules import Radius
-from gkn.runs.spec import plain
-from gkn.symmetries import Symmetries
-from gkn.train import fit
+from gkn.operator.evaluate import relative_l2
+from gkn.operator.operator import Operator
+from gkn.study.cells import plain
+from gkn.train.checkpoint import Checkpoints
+from gkn.train.fit import fit
+from gkn.train.recipe import RECIPES, Recipe, differences
+from gkn.train.symmetries import Symmetries
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from gkn import GKN, Cloud, Darcy, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, make_dataset, relative_l2
-from gkn.checkpoint import Checkpoints
-from gkn.dataset import BadNumbers
-from gkn.durable import CorruptFile, write_sealed_json
-from gkn.evaluate import Judge
-from gkn.loop import OtherRun
-from gkn.ranks import Stopped
-from gkn.recipes import RECIPES, Recipe
+from gkn.data.dataset import BadNumbers
+from gkn.operator.evaluate import Judge
+from gkn.system.files import CorruptFile, write_sealed_json
+from gkn.train.checkpoint import Checkpoints
+from gkn.train.loop import OtherRun
+from gkn.train.ranks import Stopped
+from gkn.train.recipe import RECIPES, Recipe
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -135,7 +135,7 @@ def test_resumed_from_every_checkpoint(tmp_path, clean):
 def test_whatever_the_network_was_born_with_is_what_a_rerun_begins_with(tmp_path, clean):
     """Killed before the first step: the rerun's own initial weights do not count."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.loop.Run.go", lambda run: 1 / 0)
+        patch.setattr("gkn.train.loop.Run.go", lambda run: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tiny.run(tmp_path / "run")
     assert Checkpoints(tmp_path / "run/checkpoints").steps() == [0]
@@ -157,7 +157,7 @@ def test_a_damaged_best_does_not_stop_a_run_that_is_done(tmp_path):
 
 def test_signals_before_the_first_step_are_answered_at_once(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.loop.Run.open", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(60))
+        patch.setattr("gkn.train.loop.Run.open", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(60))
         start = time.monotonic()
         with pytest.raises(Stopped):
             tiny.run(tmp_path / "run")
@@ -206,7 +206,7 @@ def test_random_numbers_of_the_network_itself_go_on(tmp_path):
         model.config = lambda: {"kind": "with dropout"}
         torch.manual_seed(3)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gkn.loop.Run.close", lambda self: (self.save(), self.operator())[1])
+            patch.setattr("gkn.train.loop.Run.close", lambda self: (self.save(), self.operator())[1])
             fit(model, train, Nystrom(0.3, 60), epochs=3, batch=2, out=folder, save_every=0.0, **options)
 
     go(tmp_path / "whole", keep=100)
@@ -244,7 +244,7 @@ def test_a_finished_run_is_read(clean, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(clean, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.loop.Run._step", None)  # nothing is left to do
+        patch.setattr("gkn.train.loop.Run._step", None)  # nothing is left to do
         operator = tiny.run(folder)
     assert all(torch.equal(x, load(clean).model.state_dict()[name]) for name, x in operator.model.state_dict().items())
 
@@ -283,7 +283,7 @@ def test_test_data_change_no_bit(clean):
 
 
 @pytest.mark.parametrize(
-    "moment", ["gkn.models.gkn.GKN.forward", "gkn.evaluate.Judge.errors", "gkn.checkpoint.Checkpoints.save"]
+    "moment", ["gkn.models.gkn.GKN.forward", "gkn.operator.evaluate.Judge.errors", "gkn.train.checkpoint.Checkpoints.save"]
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stopped_in_the_middle_of_something(moment, number, tmp_path, clean, monkeypatch):
@@ -323,7 +323,7 @@ def test_without_a_folder_signals_are_left_alone():
     handler = signal.signal(signal.SIGINT, interrupt)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gkn.loop.Run._step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            patch.setattr("gkn.train.loop.Run._step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
             with pytest.raises(KeyboardInterrupt):
                 tiny.run()
     finally:
@@ -346,7 +346,7 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path, clean):
 
 
 def test_two_processes_in_one_folder(tmp_path):
-    from gkn.durable import locked
+    from gkn.system.files import locked
 
     with locked(tmp_path / "run", OtherRun), pytest.raises(OtherRun, match="another process is writing here"):
         tiny.run(tmp_path / "run")

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from gkn import transforms
+from gkn.geometry import transforms
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 17])

@@ -6,7 +6,7 @@ import sys
 import torch
 
 from gkn import GKN, Darcy, Nystrom, fit, make_dataset
-from gkn.checkpoint import Checkpoints
+from gkn.train.checkpoint import Checkpoints
 
 STEPS = 40
 

@@ -13,9 +13,9 @@ import typer
 import gkn
 from gkn.cli import beyond, data, demo, learn, reproduce
 from gkn.cli.shell import console, errors, plain
-from gkn.generate import WorkerLost
+from gkn.data.generate import WorkerLost
 from gkn.pde import NotConverged
-from gkn.ranks import Stopped
+from gkn.train.ranks import Stopped
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=gkn.__doc__)
 app.add_typer(data.app, name="data")

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from gkn.beyond.beyond import ALL, export, go, only_pages
-from gkn.beyond.tables import SCALES
 from gkn.cli.learn import Device
 from gkn.cli.runs import Pages, Seeds, Work, place_of, said, show_pages
 from gkn.cli.shell import Config
+from gkn.study.beyond.beyond import ALL, export, go, only_pages
+from gkn.study.beyond.tables import SCALES
 
 
 def beyond(

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from gkn import generate as recipes
-from gkn.check import Finding, Pde, check_dataset
 from gkn.cli.shell import Config, DatasetPath, Force, console, plain, print_rows, progress_bar, settings
-from gkn.dataset import Dataset
-from gkn.domain import Grid
-from gkn.importers import Nodes, load
-from gkn.storage import Manifest, Reader
+from gkn.data import generate as recipes
+from gkn.data.check import Finding, Pde, check_dataset
+from gkn.data.dataset import Dataset
+from gkn.data.readers import Nodes, load
+from gkn.data.storage import Manifest, Reader
+from gkn.geometry.domain import Grid
 
 app = typer.Typer(no_args_is_help=True, help="Make, import, look at and check datasets.")
 
@@ -140,7 +140,7 @@ def data_show(
     samples: Annotated[int, typer.Option(min=1, max=12, help="How many samples.")] = 4,
 ) -> None:
     """Draw the first samples."""
-    from gkn.plot import show_dataset
+    from gkn.data.plot import show_dataset
 
     if not out.suffix:
         raise ValueError(f"{out}: say what kind of picture by its ending: .png, .pdf or .svg")

@@ -16,19 +16,21 @@ from rich.table import Table
 
 from gkn.cli.learn import training_bar
 from gkn.cli.shell import console, plain, progress_bar
-from gkn.dataset import Dataset
-from gkn.domain import interpolate
-from gkn.durable import canonical, sha256, write
-from gkn.evaluate import Errors, Test, relative_l2
-from gkn.generate import Darcy, DarcyMesh, make_dataset
-from gkn.loop import METRICS, OPERATOR
+from gkn.data.dataset import Dataset
+from gkn.data.generate import Darcy, DarcyMesh, make_dataset
+from gkn.data.storage import ExistingDataset
+from gkn.geometry.domain import interpolate
+from gkn.graph.rules import Nystrom
 from gkn.models import GKN
-from gkn.operator import CARD, Exact, Operator, Partition
-from gkn.recipes import SMOOTHING
-from gkn.report import Page
-from gkn.rules import Nystrom
-from gkn.storage import ExistingDataset, versions
-from gkn.train import fit, load
+from gkn.operator.card import CARD
+from gkn.operator.evaluate import Errors, Test, relative_l2
+from gkn.operator.operator import Exact, Operator, Partition
+from gkn.operator.saved import METRICS, OPERATOR, load
+from gkn.study.page import Page
+from gkn.system.files import canonical, sha256, write
+from gkn.system.machine import versions
+from gkn.train.fit import fit
+from gkn.train.recipe import SMOOTHING
 
 # Small enough for two cores and three minutes.
 NETWORK: dict[str, Any] = {"width": 32, "kernel": (32, 64), "steps": 6, "last_sigma": False}
@@ -139,7 +141,7 @@ def _asked(operator: Operator, coarse: Dataset, fine: Dataset) -> Errors:
 def _report(
     out: Path, operator: Operator, rows: list[tuple[str, Errors, str]], judge: Dataset, mesh: Dataset, seconds: float
 ) -> Path:
-    from gkn.plot import show_answers, show_losses
+    from gkn.data.plot import show_answers, show_losses
 
     fine, bent = judge[0], operator.ready(mesh)[0]
     side = _side(judge)

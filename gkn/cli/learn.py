@@ -16,23 +16,26 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from gkn import exporters
-from gkn.checkpoint import Checkpoints
 from gkn.cli.data import data_info
 from gkn.cli.shell import Config, DatasetPath, console, errors, literal, plain, print_rows, progress_bar, settings
-from gkn.dataset import Dataset
-from gkn.domain import Cloud, check_device
-from gkn.durable import CorruptFile, canonical, make_folder, read_sealed_json, write
-from gkn.evaluate import Sampled, Test, relative_l2
-from gkn.importers import read_points, read_sample
-from gkn.loop import OPERATOR, RUN, STEPS, Report, Status
+from gkn.data import writers as exporters
+from gkn.data.dataset import Dataset
+from gkn.data.readers import read_points, read_sample
+from gkn.data.storage import MANIFEST
+from gkn.geometry.domain import Cloud
+from gkn.graph.rules import BALL, Nystrom, Radius, usual_radius
 from gkn.models import MODELS
-from gkn.operator import CARD, Exact, How, Operator, Partition, Support, read_card
-from gkn.pretrained import names, pretrained
-from gkn.recipes import NETWORKS, RECIPES, SMOOTHING, Recipe, changed, recipe_named
-from gkn.rules import BALL, Nystrom, Radius, usual_radius
-from gkn.storage import MANIFEST
-from gkn.train import fit, load
+from gkn.operator.card import CARD, read_card
+from gkn.operator.evaluate import Sampled, Test, relative_l2
+from gkn.operator.operator import Exact, How, Operator, Partition, Support
+from gkn.operator.pretrained import names, pretrained
+from gkn.operator.saved import OPERATOR, RUN, STEPS, load
+from gkn.system.checks import check_device
+from gkn.system.files import CorruptFile, canonical, make_folder, read_sealed_json, write
+from gkn.train.checkpoint import Checkpoints
+from gkn.train.fit import fit
+from gkn.train.loop import Report, Status
+from gkn.train.recipe import NETWORKS, RECIPES, SMOOTHING, Recipe, changed, recipe_named
 
 RunPath = Annotated[Path, typer.Argument(help="A run's folder, or that of a saved operator.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
@@ -322,9 +325,9 @@ def _info_operator(path: Path) -> None:
 
 
 def _info_machine() -> None:
-    from gkn.memory import available_memory
     from gkn.ops import choose
-    from gkn.storage import versions
+    from gkn.system.machine import versions
+    from gkn.system.memory import available_memory
 
     devices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     table = Table(show_header=False, box=None, pad_edge=False)

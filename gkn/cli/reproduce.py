@@ -11,8 +11,8 @@ import typer
 from gkn.cli.learn import Device
 from gkn.cli.runs import Pages, Seeds, Work, place_of, said, show_pages
 from gkn.cli.shell import Config
-from gkn.paper.reproduce import NAMES, RECIPES, chosen, only_pages, reproduce
-from gkn.paper.scale import SCALES
+from gkn.study.paper.reproduce import NAMES, RECIPES, chosen, only_pages, reproduce
+from gkn.study.paper.scale import SCALES
 
 
 def reproduce_(

@@ -12,7 +12,7 @@ import typer
 
 from gkn.cli.learn import device_named
 from gkn.cli.shell import console, plain
-from gkn.runs.work import MOST_SEEDS, Place, Progress
+from gkn.study.work import MOST_SEEDS, Place, Progress
 
 Seeds = Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="So many of each training: mean and spread.")]
 Work = Annotated[Path | None, typer.Option(help="Data and trained networks, which are large. By default OUT/work.")]

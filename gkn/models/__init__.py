@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from gkn.models.gkn import GKN as GKN
-from gkn.models.green import GreenNet as GreenNet
+from gkn.models.greennet import GreenNet as GreenNet
 from gkn.models.multigrid import Multigrid as Multigrid
 from gkn.models.nearfar import NearFar as NearFar
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gkn.graph import Graph
+from gkn.graph.graph import Graph
 from gkn.models.inputs import check_sizes, features_chosen, ready
-from gkn.models.kernel import Density, Integral, Kernel
 from gkn.ops import Backend
+from gkn.ops.kernel import Density, Integral, Kernel
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gkn.graph import Graph
+from gkn.graph.graph import Graph
 
 
 def ready(name: str, own: Tensor, dim: int, channels: int, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gkn.graph import Graph
-from gkn.models.balls import Balls
-from gkn.models.balls import features as features_of
+from gkn.graph.graph import Graph
+from gkn.graph.levels import Level, levels_of
+from gkn.graph.neighbors import radius_graph
 from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready, settings_of
-from gkn.models.kernel import Kernel
-from gkn.models.levels import Level, levels_of
-from gkn.neighbors import radius_graph
 from gkn.ops import Backend, quadrature
+from gkn.ops.balls import Balls
+from gkn.ops.balls import features as features_of
+from gkn.ops.kernel import Kernel
 
 FORM = 2
 """Of what is computed: numbers of another form, in arrays of the same shapes, would be another function. 2: SiLU and

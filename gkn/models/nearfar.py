@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gkn.graph import Graph
-from gkn.models.balls import Balls, on_chip
-from gkn.models.balls import features as features_of
+from gkn.graph.graph import Graph
 from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready, settings_of
-from gkn.models.kernel import Kernel
-from gkn.models.split import Split
 from gkn.ops import Backend, autocast, pick
+from gkn.ops.balls import Balls, on_chip
+from gkn.ops.balls import features as features_of
+from gkn.ops.kernel import Kernel
+from gkn.ops.split import Split
 
 CHUNK = 2**18
 """Points at a time where there are more: (K, heads * slices) numbers are many, and are then made again for the derivative."""

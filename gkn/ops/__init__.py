@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gkn.graph import Graph
+from gkn.graph.graph import Graph
 from gkn.ops import library
 
 Backend = Literal["reference", "factored", "fused"]

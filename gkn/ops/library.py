@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from gkn.graph import Graph
-from gkn.memory import check_room
+from gkn.graph.graph import Graph
 from gkn.ops import factored, reference
 from gkn.ops.factored import close_where as close_where
 from gkn.ops.factored import segment_sum as segment_sum
 from gkn.ops.last import Found, Last
+from gkn.system.memory import check_room
 
 BLOCK_BYTES = {"cpu": 17 * 2**20, "cuda": 2**29}  # of A, the sums of h (x) v, at a time
 

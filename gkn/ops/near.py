@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gkn.graph import Graph
+from gkn.graph.graph import Graph
 from gkn.ops import inverse
 from gkn.ops.last import plus_product
 from gkn.ops.tiles import dot, launch, parts_of, power, precision

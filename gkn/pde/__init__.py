@@ -7,9 +7,10 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from gkn.domain import Data, Domain, Grid, Mesh
-from gkn.pde import fd, fem
-from gkn.pde.fd import NotConverged
+from gkn.geometry.domain import Data, Domain, Grid, Mesh
+from gkn.pde import finite_differences as fd
+from gkn.pde import finite_elements as fem
+from gkn.pde.finite_differences import NotConverged
 
 __all__ = ["NotConverged", "darcy_residual", "solve_darcy"]
 

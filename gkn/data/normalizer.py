@@ -1,0 +1,183 @@
+"""Normalizer: fields in units in which a network sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gkn.data.dataset import Dataset, check_sample
+from gkn.geometry.domain import Domain, interpolate
+
+
+def _box(x: Tensor) -> Tensor:
+    """0 on the boundary of the unit box and beyond, about the distance to it near it, 1 in the middle, smooth in between."""
+    inside = (x * (1 - x)).clamp_min(0).abs()  # and no -0.0, whose inverse is -inf
+    return 4 * x.shape[1] / (1 / inside).sum(1)
+
+
+def _ball(x: Tensor) -> Tensor:
+    """The same of the unit ball around 0."""
+    return (1 - x.square().sum(1)).clamp_min(0)
+
+
+WALLS: dict[str, Callable[[Tensor], Tensor]] = {"box": _box, "ball": _ball}
+"""Boundaries, as functions (P, d) -> (P,) that are 0 there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Normalizer:
+    """(values - mean) / std, with one mean and one standard deviation per field, or, on a `domain`, one per field and point.
+
+    The second kind knows the mean solution; away from its domain's points it is interpolated. With `zero`, one of `WALLS`, std
+    is multiplied by a function that is 0 on that boundary: whatever a network says, there it is decoded to the mean.
+    """
+
+    mean: Tensor  # (c,), or (K, c) on a domain of K points; float64
+    std: Tensor  # likewise, > 0
+    domain: Domain | None = None
+    zero: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.zero is not None and (self.zero not in WALLS or self.domain is not None):
+            raise ValueError(f"Normalizer(zero={self.zero!r}): use one of {', '.join(WALLS)}, and no domain")
+        mean, std = (torch.as_tensor(given, dtype=torch.float64) for given in (self.mean, self.std))
+        shape = () if self.domain is None else (len(self.domain),)
+        if mean.shape[:-1] != shape or mean.ndim != len(shape) + 1 or mean.shape != std.shape:
+            needed = "(fields,) each" if self.domain is None else f"({len(self.domain)}, fields) each"
+            raise ValueError(f"Normalizer: mean of shape {tuple(mean.shape)}, std of {tuple(std.shape)}; needed {needed}")
+        if not torch.isfinite(mean).all() or not (torch.isfinite(1 / std) & (std > 0)).all():
+            raise ValueError(
+                f"Normalizer(mean={_shown(mean)}, std={_shown(std)}): needed a finite mean and a std > 0 per field"
+            )
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "std", std)
+
+    @property
+    def fields(self) -> int:
+        return self.mean.shape[-1]
+
+    @staticmethod
+    def none(fields: int) -> Normalizer:
+        return Normalizer(torch.zeros(fields), torch.ones(fields))
+
+    @staticmethod
+    def fit(
+        dataset: Dataset | Sequence[Dataset], names: Sequence[str], pointwise: bool = False, zero: str | None = None
+    ) -> Normalizer:
+        """Over all points of all samples of a dataset, or several: of what is trained on. A constant field is only shifted.
+
+        With `zero` the mean is 0, and std such that fields over std have the mean square 1.
+        """
+        datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
+        if not datasets or not all(len(each) for each in datasets):
+            raise ValueError("Normalizer.fit: this dataset has no samples")
+        if pointwise and zero is not None:
+            raise ValueError(f"Normalizer.fit(pointwise=True, zero={zero!r}): needed one or the other")
+        if pointwise:
+            return Normalizer._fit_pointwise(datasets, names)
+        if zero is not None:
+            return Normalizer._fit_zero(datasets, names, zero)
+        means, stds = [], []
+        for moments in _moments(datasets, names, lambda values: values):
+            std = float(moments.square / max(moments.count, 1)) ** 0.5
+            means.append(float(moments.mean))
+            stds.append(std if std > 1e-12 * max(abs(means[-1]), 1e-300) else 1.0)
+        return Normalizer(torch.tensor(means, dtype=torch.float64), torch.tensor(stds, dtype=torch.float64))
+
+    @staticmethod
+    def _fit_pointwise(datasets: Sequence[Dataset], names: Sequence[str]) -> Normalizer:
+        if len(datasets) != 1 or not datasets[0].one_domain:
+            raise ValueError(
+                "Normalizer.fit(pointwise=True): a mean at every point needs samples on one domain; use a scalar normaliser"
+            )
+        means, stds = [], []
+        for moments in _moments(datasets, names, lambda values: values[:, None]):
+            std = (moments.square / moments.count).sqrt()
+            # Where all samples agree, as on a boundary, a small share of what they differ by elsewhere, and no division by 0.
+            least = 1e-3 * float(std.square().mean().sqrt())
+            means.append(moments.mean)
+            stds.append(std + least if least > 0 else torch.ones_like(std))
+        return Normalizer(torch.stack(means, -1), torch.stack(stds, -1), datasets[0].domain)
+
+    @staticmethod
+    def _fit_zero(datasets: Sequence[Dataset], names: Sequence[str], zero: str) -> Normalizer:
+        if zero not in WALLS:
+            raise ValueError(f"Normalizer.fit(zero={zero!r}): use one of {', '.join(WALLS)}")
+        squares, walls = torch.zeros(len(names), dtype=torch.float64), 0.0
+        for each in datasets:
+            wall = WALLS[zero](each.domain.points) if each.one_domain else None
+            for i in range(len(each)):
+                here = WALLS[zero](each[i].domain.points) if wall is None else wall
+                values = torch.stack([each.value(name, i).double() for name in names])
+                squares, walls = squares + values.square().sum(1), walls + float(here.square().sum())
+                beyond = values[:, here == 0].abs()
+                if beyond.numel() and float(beyond.max()) > 1e-6 * float(values.abs().max()):
+                    raise ValueError(
+                        f"zero={zero!r}: {', '.join(names)} of sample {each.number(i)} is not 0 on the unit {zero} or beyond"
+                    )
+        std = (squares / max(walls, 1e-300)).sqrt()
+        return Normalizer(torch.zeros_like(std), torch.where(std > 0, std, 1.0), None, zero)
+
+    def at(self, points: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and std at points (P, d): (P, c) each, or (c,) where they are the same everywhere."""
+        if self.domain is None and self.zero is None:
+            return self.mean, self.std
+        if points is None:
+            raise ValueError("Normalizer: this one differs from point to point; say where the values are")
+        if self.domain is None:
+            wall = WALLS[str(self.zero)](points.cpu().double())[:, None]
+            return self.mean.expand(len(wall), -1), wall * self.std
+        own = self.domain.points
+        if points.shape == own.shape and torch.equal(points.cpu().double(), own):
+            return self.mean, self.std
+        both = interpolate(self.domain, torch.cat([self.mean, self.std], 1), points.cpu())
+        mean, std = both.split(self.fields, 1)
+        return mean, std
+
+    def encode(self, values: Tensor, points: Tensor | None = None) -> Tensor:
+        """In float64."""
+        if self.zero is not None:
+            raise ValueError(f"Normalizer(zero={self.zero!r}): where it is 0 there is nothing to divide by; it only decodes")
+        mean, std = (x.to(values.device) for x in self.at(points))
+        return (values.double() - mean) / std
+
+    def decode(self, values: Tensor, points: Tensor | None = None) -> Tensor:
+        """In the type of `values`."""
+        mean, std = (x.to(values.device) for x in self.at(points))
+        return (values.double() * std + mean).to(values.dtype)
+
+
+class _Moments:
+    """Mean and sum of squared deviations, merged part by part: nothing cancels, and nothing has to fit in memory.
+
+    Over all entries of a vector, or, of (K, 1), for each row by itself.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.square = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+
+    def see(self, values: Tensor) -> None:
+        n, m = values.shape[-1], values.mean(-1)
+        self.square = self.square + (values - m[..., None]).square().sum(-1)
+        self.square = self.square + (m - self.mean) ** 2 * (self.count * n / (self.count + n))
+        self.mean = self.mean + (m - self.mean) * (n / (self.count + n))
+        self.count += n
+
+
+def _moments(datasets: Sequence[Dataset], names: Sequence[str], form: Callable[[Tensor], Tensor]) -> list[_Moments]:
+    """Of each field. Sample by sample, and the fields of one together: some are made of others."""
+    found = [_Moments() for _ in names]
+    for dataset in datasets:
+        for i in range(len(dataset)):
+            for name, moments in zip(names, found, strict=True):
+                values = dataset.value(name, i).double()
+                check_sample(values[:, None], [name], dataset.number(i))
+                moments.see(form(values))
+    return found
+
+
+def _shown(x: Tensor) -> list[float] | str:
+    return x.tolist() if x.numel() <= 8 else f"{tuple(x.shape)} numbers"

@@ -1,0 +1,139 @@
+"""Pictures. Colours are perceptually even and safe for the colour-blind; samples share their colour bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only: works without a screen
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.tri import Triangulation
+from torch import Tensor
+
+from gkn.data.dataset import Dataset
+from gkn.geometry.domain import Cloud, Domain, Grid, Mesh
+
+# Coefficients and sources in cividis, solutions in viridis: told apart at a glance, each even in lightness.
+_COLOURS = {"a": "cividis", "f": "cividis", "u": "viridis"}
+# Lines in the colours of Okabe and Ito, told apart by everyone, and by their marks in grey.
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKS = "osD^v*P"
+
+
+def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "") -> None:
+    """The first samples, a column each, a row for each field."""
+    count = min(samples, len(dataset))
+    names = dataset.names
+    one_dimension = dataset[0].domain.dim == 1
+    size = (2.4 * count + 1.4, 2.3 * len(names) + 0.5)
+    figure, axes = plt.subplots(len(names), count, figsize=size, squeeze=False, layout="constrained")
+    for row, name in enumerate(names):
+        values = [dataset.value(name, i) for i in range(count)]
+        low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
+        drawn = None
+        for column, (axis, each) in enumerate(zip(axes[row], values, strict=True)):
+            drawn = draw(axis, dataset[column].domain, each, low, high, _COLOURS.get(name, "viridis"))
+            if row == 0:
+                axis.set_title(f"sample {column}", fontsize=9)
+            if column == 0:
+                shown = name.replace("$", r"\$")  # no formula
+                axis.set_ylabel(f"{shown}(x)" if one_dimension else shown, fontsize=11)
+            if one_dimension and row == len(names) - 1:
+                axis.set_xlabel("x")
+        if drawn is not None:
+            bar = figure.colorbar(drawn, ax=axes[row].tolist(), shrink=0.9, pad=0.02)
+            bar.ax.yaxis.set_major_locator(MaxNLocator(5))
+            bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
+    figure.suptitle(title or repr(dataset).removeprefix("Dataset(").removesuffix(")"), fontsize=10)
+    save(figure, out)
+
+
+def save(figure: Figure, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=160)
+    plt.close(figure)
+
+
+def save_twice(figure: Figure, stem: Path) -> None:
+    """PNG to look at, PDF to print."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(stem.with_name(stem.name + ".png"), dpi=150)
+    figure.savefig(stem.with_name(stem.name + ".pdf"), metadata={"CreationDate": None})
+    plt.close(figure)
+
+
+def show_answers(rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor]], out: Path, title: str = "") -> None:
+    """Coefficient, truth, prediction and their difference, a row for each (name, domain, a, truth, prediction).
+
+    Truth and prediction share their colours; the difference has its own, and 0 is white.
+    """
+    size = (11.6, 2.65 * len(rows) + 0.45)
+    figure, axes = plt.subplots(len(rows), 4, figsize=size, squeeze=False, layout="constrained")
+    for row, (name, domain, a, truth, found) in enumerate(rows):
+        low, high = float(truth.min()), float(truth.max())
+        error = found - truth
+        most = max(float(error.abs().max()), 1e-300)
+        parts = [
+            ("coefficient a", a, float(a.min()), float(a.max()), "cividis"),
+            ("truth u", truth, low, high, "viridis"),
+            ("prediction", found, low, high, "viridis"),
+            ("prediction - truth", error, -most, most, "PuOr"),
+        ]
+        for axis, (what, values, least, largest, colours) in zip(axes[row], parts, strict=True):
+            drawn = draw(axis, domain, values, least, largest, colours)
+            axis.set_title(what if row == 0 else "", fontsize=10)
+            bar = figure.colorbar(drawn, ax=axis, shrink=0.85, pad=0.02)
+            bar.ax.tick_params(labelsize=7)
+            bar.ax.yaxis.set_major_locator(MaxNLocator(5))
+            bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
+        axes[row][0].set_ylabel(name, fontsize=9)
+    figure.suptitle(title, fontsize=10)
+    save(figure, out)
+
+
+def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -> None:
+    """Training loss and test error over epochs."""
+    figure, axis = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+    axis.semilogy(
+        [each["epoch"] for each in metrics], [each["loss"] for each in metrics], color="#1f4e79", label="training loss"
+    )
+    tested = [(each["epoch"], each["test"]) for each in metrics if each["test"] is not None]
+    if tested:
+        axis.semilogy(*zip(*tested, strict=True), "o-", color="#d95f02", markersize=4, label="test error")
+    axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axis.set_xlabel("epoch")
+    axis.set_ylabel("relative l2")
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    axis.set_title(title, fontsize=10)
+    save(figure, out)
+
+
+def draw(axis: Any, domain: Domain, values: Tensor, low: float, high: float, colours: str) -> Any:
+    """One function on its domain: a line in 1-D, an image on a grid, triangles on a mesh, dots otherwise."""
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    points, function = domain.points.numpy(), values.numpy()
+    style = {"vmin": low, "vmax": high, "cmap": colours}
+    if domain.dim == 1:
+        order = points[:, 0].argsort()
+        axis.plot(points[order, 0], function[order], color="#1f4e79", linewidth=1.2)
+        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        return None
+    axis.set_aspect("equal")
+    axis.margins(0.02 if isinstance(domain, Cloud) else 0)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    if isinstance(domain, Grid):
+        image = function.reshape(domain.shape)
+        image = image if domain.dim == 2 else image[..., domain.size // 2]  # the middle slice of a cube
+        return axis.imshow(image.T, origin="lower", extent=(0, 1, 0, 1), interpolation="nearest", **style)
+    x, y = points[:, 0], points[:, 1]
+    if isinstance(domain, Mesh):
+        return axis.tripcolor(Triangulation(x, y, domain.cells.numpy()), function, shading="gouraud", **style)
+    return axis.scatter(x, y, c=function, s=max(0.5, 4000 / len(domain)), linewidths=0, **style)

@@ -1,0 +1,1 @@
+"""Domains (grid, mesh, cloud), functions on them, random fields, smoothing and fast transforms."""

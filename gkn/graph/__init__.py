@@ -1,0 +1,1 @@
+"""Graphs of points: neighbour search, rules that turn points into graphs, batches of graphs."""

@@ -1,0 +1,298 @@
+"""Batches: samples as graphs side by side, normalised, on the device that computes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from gkn.data.dataset import Dataset, check_sample
+from gkn.data.normalizer import Normalizer
+from gkn.geometry.domain import Domain
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import CANDIDATES, lumped, radius_graphs
+from gkn.graph.rules import Nystrom, Rule
+from gkn.system.memory import available_memory
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """G graphs without an edge between them, their nodes one after the other.
+
+    graph      of all nodes
+    x          (nodes, d) points
+    a          (nodes, c) normalised
+    u          (nodes, o) as it is
+    mean, std  (nodes or 1, o) of u: what the network is to give is (u - mean) / std
+    weights    (nodes,) quadrature weights, or None
+    sizes      how many nodes each graph has
+    samples    which sample each is of, by its number where the data came from
+    fixed      of as many graphs, all batches of this epoch and the next have this graph, these weights, means and deviations
+    """
+
+    graph: Graph
+    x: Tensor
+    a: Tensor
+    u: Tensor
+    mean: Tensor
+    std: Tensor
+    weights: Tensor | None
+    sizes: tuple[int, ...]
+    samples: tuple[int, ...]
+    fixed: bool = False
+
+    def split(self, counts: Sequence[int]) -> list[Batch]:
+        """Batches of so many of its graphs each, whose graphs know already what a training step will ask of them."""
+        graphs, nodes = ([0, *accumulate(some)] for some in (counts, self.sizes))
+        cuts = [nodes[graph] for graph in graphs]
+        found = []
+        for i, graph in enumerate(self.graph.split(cuts)):
+            some, which = slice(cuts[i], cuts[i + 1]), slice(graphs[i], graphs[i + 1])
+            mean, std = (x[some] if len(x) > 1 else x for x in (self.mean, self.std))
+            weights = None if self.weights is None else self.weights[some]
+            x, a, u = self.x[some], self.a[some], self.u[some]
+            found.append(Batch(graph, x, a, u, mean, std, weights, self.sizes[which], self.samples[which]))
+        return found
+
+    def used_by(self, stream: torch.cuda.Stream) -> None:
+        """Made on one stream, used on another: memory is not given away before that one is through with it."""
+        graph = self.graph
+        tensors = (
+            self.x,
+            self.a,
+            self.u,
+            self.mean,
+            self.std,
+            self.weights,
+            graph.ptr,
+            graph.src,
+            graph.degrees,
+            *graph.by_source,
+            *(graph.made_of or ()),
+        )
+        for tensor in tensors:
+            if tensor is not None:
+                tensor.record_stream(stream)
+
+    def sums(self, values: Tensor) -> Tensor:
+        """(nodes, o) -> (G,): the sum over each graph."""
+        if len({*self.sizes}) == 1:
+            return values.reshape(len(self.sizes), -1).sum(1)
+        return torch.stack([part.sum() for part in values.split(self.sizes)])
+
+    def norms(self, values: Tensor) -> Tensor:
+        """(nodes, o) -> (G,): the l2 norm over each graph; its derivative at 0 is 0."""
+        if len({*self.sizes}) == 1:
+            norms: Tensor = torch.linalg.vector_norm(values.reshape(len(self.sizes), -1), dim=1)
+            return norms
+        return torch.stack([torch.linalg.vector_norm(part) for part in values.split(self.sizes)])
+
+
+class Batches:
+    """All graphs of one epoch of a dataset, a batch at a time: l of each sample by `Nystrom`, one by `Radius`.
+
+    Graph `i` of an epoch is draw `i % l` of sample `i // l`. Where the samples share their points and fit into half of the
+    memory, everything is on the device, and a batch is made there, of any of its graphs, without asking the host.
+
+        inputs, outputs   normalisers of a and of u
+        weighted          batches carry the domain's quadrature weights; of drawn nodes, those of all points near them
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        rule: Rule,
+        inputs: Normalizer,
+        outputs: Normalizer,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        weighted: bool = False,
+    ) -> None:
+        if not len(dataset):
+            raise ValueError("Batches: this dataset has no samples")
+        self.dataset, self.rule, self.normalizers = dataset, rule, (inputs, outputs)
+        self.device, self.dtype, self.weighted = torch.device(device), dtype, weighted
+        self._drawn: tuple[int, int] | None = None
+        self._points: dict[int, _Points] = {}
+        self._graphs: dict[int, Graph] = {}
+        if isinstance(rule, Nystrom):  # says now if some sample has too few points
+            sizes = {len(dataset.value(dataset.outputs[0], i)) for i in range(1 if dataset.one_domain else len(dataset))}
+            rule.draws(min(sizes), [])
+        fields = len(dataset.inputs) + len(dataset.outputs)
+        first = dataset[0]
+        needed = len(dataset) * len(first.domain) * fields * dtype.itemsize
+        self._fits = needed < available_memory(self.device) // 2
+        self._together: _Functions | None = None
+        self._apart: dict[int, _Functions] = {}
+        if dataset.one_domain and self._fits:
+            self._together = self._load(range(len(dataset)))
+
+    def __len__(self) -> int:
+        return len(self.dataset) * (self.rule.l if isinstance(self.rule, Nystrom) else 1)
+
+    def draw(self, seed: int, epoch: int) -> None:
+        """Choose the nodes of this epoch's graphs."""
+        if self._drawn == (seed, epoch):
+            return
+        self._drawn = (seed, epoch)
+        if isinstance(self.rule, Nystrom) and self._together is not None:
+            points, samples = len(self.dataset.domain), range(len(self.dataset))
+            self._nodes = self.rule.draws(points, samples, seed=seed, epoch=epoch, device=self.device)
+
+    def batch(self, graphs: Sequence[int]) -> Batch:
+        """Some of this epoch's graphs."""
+        if self._drawn is None:
+            self.draw(0, 0)
+        l = self.rule.l if isinstance(self.rule, Nystrom) else 1
+        samples = tuple(graph // l for graph in graphs)
+        if self._together is None:
+            return _joined([self._one(graph // l, graph % l) for graph in graphs])
+        points, functions = self._points_of(0), self._together
+        of_sample = torch.tensor(samples, device=self.device)
+        if isinstance(self.rule, Nystrom):
+            of_draw = torch.tensor([graph % l for graph in graphs], device=self.device)
+            nodes = self._nodes[of_sample, of_draw]
+            graph = radius_graphs(points.x[nodes], self.rule.r)
+            sample = of_sample[:, None]
+            some, a, u = points.take(nodes, self.weighted), functions.a[sample, nodes], functions.u[sample, nodes]
+        else:
+            graph = self._whole(len(graphs))
+            some, a, u = points.times(len(graphs)), functions.a[of_sample], functions.u[of_sample]
+        sizes = (a.shape[1],) * len(graphs)
+        fixed = not isinstance(self.rule, Nystrom)
+        return self._batch(graph, some, a.flatten(0, 1), u.flatten(0, 1), sizes, self._numbers(samples), fixed)
+
+    def several(self, parts: Sequence[Sequence[int]]) -> list[Batch]:
+        """Batches of these graphs each. Made together: for small graphs that takes little longer than for one."""
+        if not all(parts):
+            raise ValueError("Batches.several: a batch without graphs")
+        if len(parts) <= 1:
+            return [self.batch(part) for part in parts]
+        return self.batch([graph for part in parts for graph in part]).split([len(part) for part in parts])
+
+    def at_once(self, graphs: int) -> int:
+        """How many batches of so many graphs to make together."""
+        if self.device.type != "cuda" or self._together is None or not isinstance(self.rule, Nystrom):
+            return 1
+        return int(max(1, CANDIDATES["cuda"] // (graphs * self.rule.m**2)))
+
+    def _batch(
+        self,
+        graph: Graph,
+        points: _Points,
+        a: Tensor,
+        u: Tensor,
+        sizes: tuple[int, ...],
+        samples: tuple[int, ...],
+        fixed: bool = False,
+    ) -> Batch:
+        weights, x = points.weights if self.weighted else None, points.x.to(self.dtype)
+        graph = graph.of(points.x, points.weights)
+        return Batch(graph, x, a, u, points.mean, points.std, weights, sizes, samples, fixed)
+
+    def _whole(self, count: int) -> Graph:
+        """The domain's own graph so many times. Kept: it is the same for every batch."""
+        if 1 not in self._graphs:
+            self._graphs[1] = self.rule.graph(self._points_of(0).x)
+        if count not in self._graphs:
+            self._graphs[count] = Graph.batch([self._graphs[1]] * count)
+        return self._graphs[count]
+
+    def _one(self, sample: int, draw: int) -> Batch:
+        """A graph of a sample that has points of its own, or of a dataset too large to have on the device."""
+        functions = self._apart.get(sample) or self._load(range(sample, sample + 1))
+        if self._fits:
+            self._apart[sample] = functions
+        points = self._points_of(sample)
+        a, u = functions.a[0], functions.u[0]
+        if isinstance(self.rule, Nystrom):
+            seed, epoch = self._drawn or (0, 0)
+            nodes = self.rule.draws(len(a), [sample], seed=seed, epoch=epoch, device=self.device)[0, draw]
+            points, a, u = points.take(nodes[None], self.weighted), a[nodes], u[nodes]
+            graph = self.rule.graph(points.x)
+        elif sample in self._graphs:
+            graph = self._graphs[sample]
+        else:
+            graph = self.rule.graph(points.x)
+            if self._fits:
+                self._graphs[sample] = graph
+        return self._batch(graph, points, a, u, (len(a),), self._numbers([sample]))
+
+    def _numbers(self, samples: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.dataset.number(sample) for sample in samples)
+
+    def _load(self, samples: range) -> _Functions:
+        """Read, check, normalise, and bring to the device."""
+        inputs, _ = self.normalizers
+        a_all, u_all = [], []
+        for i in samples:
+            sample = self.dataset[i]
+            for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
+                check_sample(values, names, self.dataset.number(i))
+            a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
+            u_all.append(sample.u.to(self.dtype))
+            check_sample(a_all[-1], self.dataset.inputs, self.dataset.number(i), f", normalised, in {self.dtype}")
+        return _Functions(torch.stack(a_all).to(self.device), torch.stack(u_all).to(self.device))
+
+    def _points_of(self, sample: int) -> _Points:
+        key = 0 if self.dataset.one_domain else sample
+        if key not in self._points:
+            domain = self.dataset.domain if self.dataset.one_domain else self.dataset[sample].domain
+            points = _Points.of(domain, self.normalizers[1], self.device, self.dtype)
+            if not self._fits and not self.dataset.one_domain:
+                return points
+            self._points[key] = points
+        return self._points[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Functions:
+    a: Tensor  # (n, K, c), normalised
+    u: Tensor  # (n, K, o)
+
+
+@dataclass(frozen=True, eq=False)
+class _Points:
+    x: Tensor  # (K, d), float64: who is near whom is decided in it
+    weights: Tensor  # (K,)
+    mean: Tensor  # (K or 1, o) of u
+    std: Tensor
+
+    @staticmethod
+    def of(domain: Domain, outputs: Normalizer, device: torch.device, dtype: torch.dtype) -> _Points:
+        mean, std = (x.reshape(-1, outputs.fields).to(device, dtype) for x in outputs.at(domain.points))
+        return _Points(domain.points.to(device), domain.weights.to(device, dtype), mean, std)
+
+    def take(self, nodes: Tensor, weighted: bool) -> _Points:
+        """Of draws (G, m), one after the other. If their weights will be asked for, all points give theirs to drawn ones."""
+        flat = nodes.reshape(-1)
+        weights = lumped(self.x, self.weights, nodes).reshape(-1) if weighted else self.weights[flat]
+        mean, std = (x[flat] if len(x) > 1 else x for x in (self.mean, self.std))
+        return _Points(self.x[flat], weights, mean, std)
+
+    def times(self, count: int) -> _Points:
+        mean, std = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.mean, self.std))
+        return _Points(self.x.repeat(count, 1), self.weights.repeat(count), mean, std)
+
+
+def _joined(parts: list[Batch]) -> Batch:
+    x, a, u = (torch.cat([getattr(part, name) for part in parts]) for name in "xau")
+    sizes = tuple(size for part in parts for size in part.sizes)
+    mean, std = (torch.cat([getattr(part, name).expand(len(part.x), -1) for part in parts]) for name in ("mean", "std"))
+    weights = [part.weights for part in parts if part.weights is not None]
+    graph, samples = Graph.batch([part.graph for part in parts]), tuple(each for part in parts for each in part.samples)
+    made_of = [part.graph.made_of for part in parts if part.graph.made_of is not None]
+    graph.of(*(torch.cat([each[i] for each in made_of]) for i in range(2)))
+    return Batch(graph, x, a, u, mean, std, torch.cat(weights) if weights else None, sizes, samples)
+
+
+def relative(found: Tensor, u: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
+    """(G,): |found - u| / |u| of each graph of a batch, in float64 unless a gradient is wanted."""
+    if not torch.is_grad_enabled():
+        found, u = found.double(), u.double()
+    w = 1.0 if weights is None else weights.to(u.dtype).sqrt()[:, None]
+    return batch.norms(w * (found - u)) / batch.norms(w * u)

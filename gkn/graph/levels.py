@@ -1,0 +1,96 @@
+"""Levels: fewer and fewer of the points, and who is near whom among them. As many edges as points, whatever their number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from gkn.graph.graph import Graph
+from gkn.graph.neighbors import radius_graph
+
+PER_BALL = 2.5  # cells of a level in the radius of its balls: some 20 nodes in a ball of the plane
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """Some of the points of a batch.
+
+    nodes     (n,) which of the points
+    weights   (n,) of the points they stand for
+    within    in balls of this level's radius; None, of the first: the graph it was made of
+    down      these <- the level before, in balls of this level's radius; None, of the first
+    up        the level before <- these, likewise
+    """
+
+    nodes: Tensor
+    weights: Tensor
+    within: Graph | None
+    down: Graph | None
+    up: Graph | None
+
+
+def levels_of(graph: Graph, x: Tensor, weights: Tensor | None, radius: float, count: int) -> list[Level]:
+    """The first has all points, and balls of this radius; every further one twice the radius.
+
+    A level has one node in every cell of a lattice in which the level before has any: that nearest to the middle of those
+    that are there. Functions that lie side by side have levels side by side. Which nodes they are depends on the points, not
+    on their order. A graph that knows its points keeps their levels, however they are turned; else they are made anew.
+    """
+    made_of = graph.made_of
+    if made_of is None:
+        return _made(graph, x.double(), _all(x, weights), radius, count)
+    known: dict[tuple[float, int, bool], list[Level]] = graph.__dict__.setdefault("_levels", {})
+    key = (radius, count, weights is None)
+    if key not in known:
+        points, own = made_of
+        known[key] = _made(graph, points.double(), _all(points, None if weights is None else own), radius, count)
+    return known[key]
+
+
+def _all(x: Tensor, weights: Tensor | None) -> Tensor:
+    return torch.ones(len(x), dtype=torch.float64, device=x.device) if weights is None else weights.double()
+
+
+def _made(graph: Graph, x: Tensor, weights: Tensor, radius: float, count: int) -> list[Level]:
+    cuts = torch.tensor(graph.cuts, device=x.device)
+    function = torch.arange(len(cuts) - 1, device=x.device).repeat_interleave(cuts.diff(), output_size=len(x))
+    nodes = torch.arange(len(x), device=x.device)
+    found = [Level(nodes, weights, None, None, None)]
+    for level in range(1, count):
+        r = radius * 2**level
+        chosen, cell = _thinned(x[nodes], function[nodes], weights, r / PER_BALL)
+        coarse = nodes[chosen]
+        weights = torch.zeros(len(chosen), dtype=weights.dtype, device=x.device).index_add_(0, cell, weights)
+        within, down, up = (_between(x, function, *ends, r) for ends in ((coarse, coarse), (coarse, nodes), (nodes, coarse)))
+        found.append(Level(coarse, weights, within, down, up))
+        nodes = coarse
+    return found
+
+
+def _thinned(x: Tensor, function: Tensor, weights: Tensor, size: float) -> tuple[Tensor, Tensor]:
+    """Which points stay, one in each cell, in the order of functions; and to whose cell each point belongs. A point on the
+    edge of a cell, up to what float32 has lost, is in the next one."""
+    place = torch.cat([function[:, None], torch.floor(x / size + 1e-5).long()], 1)
+    cells, cell = torch.unique(place, dim=0, return_inverse=True)
+    mass = torch.zeros(len(cells), dtype=x.dtype, device=x.device).index_add_(0, cell, weights)
+    middle = torch.zeros(len(cells), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, cell, weights[:, None] * x)
+    distance = (x - (middle / mass[:, None])[cell]).square().sum(1)
+    # Nearest first; of equals, up to rounding, the one with the smallest coordinates: not the first in the list.
+    order = torch.arange(len(x), device=x.device)
+    for key in (*x.T.flip(0), (distance / size**2).mul(2**20).round(), cell.double()):
+        order = order[torch.argsort(key[order], stable=True)]
+    first = torch.cat([order.new_ones(1, dtype=torch.bool), cell[order].diff() != 0])
+    return order[first], cell
+
+
+def _between(x: Tensor, function: Tensor, targets: Tensor, sources: Tensor, r: float) -> Graph:
+    """Sources in the balls of targets, function by function."""
+    count = int(function[-1]) + 1
+    numbers, parts = torch.arange(count + 1, device=x.device), []
+    ends = [torch.searchsorted(function[each].contiguous(), numbers).tolist() for each in (targets, sources)]
+    for (t0, t1), (s0, s1) in zip(pairwise(ends[0]), pairwise(ends[1]), strict=True):
+        parts.append(radius_graph(x[sources[s0:s1]], x[targets[t0:t1]], r))
+    return Graph.batch(parts)

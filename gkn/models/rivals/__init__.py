@@ -1,0 +1,1 @@
+"""Networks and baselines of other people, to compare with."""

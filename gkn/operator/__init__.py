@@ -1,0 +1,1 @@
+"""Operators: trained networks with everything they need to map raw inputs to raw outputs."""

@@ -1,0 +1,148 @@
+"""T steps with one kernel, v <- relu(W v + b + integral of kappa v), as one function of what they are made of.
+
+Step by step, torch would record every operation of every step, and every record costs more than the arithmetic of a small
+batch. Here a batch falls into groups of graphs that know nothing of each other (`Graph.cuts`); hidden features of a group
+are kept for the backward pass or made again in it, once for all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gkn.graph.graph import Graph
+from gkn.ops import Backend, edge_relu, library
+from gkn.ops.hidden import differentiable, hidden, hidden_backward, zeros
+from gkn.ops.last import Found, Last
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Nodes `start` to `stop`, which exchange nothing with others.
+
+    graph    of these nodes
+    order    which node is where in the graph; None: as they come
+    scale    (nodes,) of `kernel_sum`
+    rho      on the edges of the graph
+    """
+
+    start: int
+    stop: int
+    graph: Graph
+    order: Tensor | None
+    scale: Tensor
+    rho: Tensor | None
+
+    def of(self, x: Tensor) -> Tensor:
+        x = x[self.start : self.stop]
+        return x if self.order is None else x.index_select(0, self.order)
+
+    def back(self, x: Tensor) -> Tensor:
+        return x if self.order is None else torch.empty_like(x).index_copy_(0, self.order, x)
+
+
+@dataclass(frozen=True, eq=False)
+class March:
+    """What the steps are made of beside tensors with gradients.
+
+    last_relu  also after the last step
+    keep       hidden features for the backward pass
+    """
+
+    groups: list[Group]
+    steps: int
+    last_relu: bool
+    keep: bool
+    backend: Backend
+    dtype: torch.dtype
+
+    def __call__(
+        self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, own: Tensor, bias: Tensor, *layers: Tensor
+    ) -> Tensor:
+        """v_0 -> v_T: of the first layer's parts p and q, hidden `layers` (weight, bias, ...), W, B, and own W, b."""
+        out: Tensor = _March.apply(self, v, p, q, W, B, own, bias, *layers)  # type: ignore[no-untyped-call]
+        return out
+
+    def relu(self, t: int) -> bool:
+        return self.last_relu or t < self.steps - 1
+
+    def plain(
+        self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, own: Tensor, bias: Tensor, *layers: Tensor
+    ) -> Tensor:
+        """The same in operations that torch can differentiate as often as it likes."""
+        W, B, own, bias, *layers = (x.to(self.dtype) for x in (W, B, own, bias, *layers))  # type: ignore[assignment]
+        out = torch.empty_like(v)
+        for group in self.groups:
+            h = edge_relu(group.of(p), group.of(q), group.graph, dtype=self.dtype, backend=self.backend)
+            for weight, shift in zip(layers[::2], layers[1::2], strict=True):
+                h = torch.relu(nn.functional.linear(h, weight, shift))
+            state = group.of(v)
+            for t in range(self.steps):
+                given = W, B, state, group.graph, group.rho, group.scale, self.backend
+                state = nn.functional.linear(state, own, bias) + library.kernel_sum(h, *given)
+                state = torch.relu(state) if self.relu(t) else state
+            nodes = torch.arange(group.start, group.stop, device=v.device)
+            out = out.index_copy(0, nodes if group.order is None else nodes[group.order], state)
+        return out
+
+
+class _March(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, march: March, *given: Tensor) -> Tensor:
+        v, p, q, *rest = given
+        W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
+        last, kept, outs = Last(W, B, own.T.contiguous(), bias), [], []
+        with torch.autocast(v.device.type, enabled=False):
+            for group in march.groups:
+                h = hidden(group.of(p), group.of(q), group.graph, layers, march.dtype, march.backend)[-1]
+                states = [group.of(v)]
+                for t in range(march.steps):
+                    with_graph = group.graph, group.rho, group.scale, march.backend
+                    states.append(library.implementation.forward(h, last, states[-1], *with_graph, march.relu(t)))
+                outs.append(group.back(states[-1]))
+                kept += [*([h] if march.keep else []), *states]
+        ctx.march = march
+        ctx.save_for_backward(*given, *kept)
+        return joined(outs)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+        march: March = ctx.march
+        count = len(ctx.needs_input_grad) - 1
+        saved = ctx.saved_tensors
+        given, kept = saved[:count], iter(saved[count:])
+        if torch.is_grad_enabled():  # somebody will differentiate once more
+            return None, *differentiable(march.plain, given, d)
+        _, p, q, *rest = given
+        W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
+        last = Last(W, B, own.T.contiguous(), bias)
+        found, dlayers = Found(last), zeros(given[7:])
+        of_group: list[list[Tensor]] = []
+        with torch.autocast(d.device.type, enabled=False):
+            for group in march.groups:
+                network = group.of(p), group.of(q), group.graph, layers, march.dtype, march.backend
+                h = next(kept) if march.keep else hidden(*network)[-1]
+                states = [next(kept) for _ in range(march.steps + 1)]
+                g, dh = group.of(d), torch.empty_like(h)
+                if march.last_relu:
+                    g = library.close_where(g.clone(), states[-1])
+                for t in range(march.steps - 1, -1, -1):
+                    with_graph = states[t], group.graph, group.rho, group.scale, march.backend
+                    g = library.implementation.backward(
+                        g, h, last, found, *with_graph, dh, add=t < march.steps - 1, close=not t, door=states[t] if t else None
+                    )
+                features = hidden(*network, last=h)  # the others again, rather than kept meanwhile
+                of_nodes = g, *hidden_backward(dh, features, group.graph, layers, dlayers, p.dtype, march.backend)
+                of_group.append([group.back(x) for x in of_nodes])
+        dv, dp, dq = (joined(parts) for parts in zip(*of_group, strict=True))
+        dW, dB, down, dbias = found.done()
+        totals = [dv, dp, dq, dW, dB, down.T, dbias, *dlayers]
+        return None, *(total.to(x.dtype) for total, x in zip(totals, given, strict=True))
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if len(parts) > 1 else parts[0]

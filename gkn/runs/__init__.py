@@ -1,1 +1,0 @@
-"""Runs: what is trained, how it is judged, each result a file; and pages made of them."""

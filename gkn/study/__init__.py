@@ -1,0 +1,1 @@
+"""Reproductions and comparisons: tables, figures and pages. Nothing else in gkn depends on this folder."""

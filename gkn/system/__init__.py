@@ -1,0 +1,1 @@
+"""Files that are whole or absent, memory, machine facts, seeded generators and argument checks."""

@@ -1,0 +1,51 @@
+"""Argument checks: real finite numbers, usable devices, points inside a domain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def real(data: Any, name: str) -> Float[Tensor, "..."]:
+    """Return numbers of any real type as a float64 tensor."""
+    if not isinstance(data, Tensor):
+        data = np.asarray(data)
+        data = torch.as_tensor(data.astype(complex if data.dtype.kind == "c" else np.float64))
+    if data.is_complex():
+        raise ValueError(f"{name} must be real, but came as {data.dtype}")
+    numbers: Tensor = data.detach().to(torch.float64)
+    return numbers
+
+
+def check_finite(x: Tensor, name: str) -> None:
+    """Raise an error that names the first value that is not finite."""
+    bad = ~torch.isfinite(x)
+    if bad.any():
+        at = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"{name} must be finite, but {int(bad.sum())} of {x.numel()} are not; the first is {float(x[at])} at {at}"
+        )
+
+
+def check_device(device: str) -> str:
+    """Return the kind of a device, cpu or cuda; raise an error if this machine does not have it."""
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r}: use cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} was asked for, but this machine has no usable CUDA device; use cpu")
+    return kind
+
+
+def check_inside(inside: Tensor, points: Tensor, name: str, where: str) -> None:
+    """Raise an error that names the first point for which the mask `inside` is False."""
+    if not inside.all():
+        first = int((~inside).nonzero()[0])
+        raise ValueError(
+            f"{name}: {int((~inside).sum())} of {len(points)} points lie outside {where}, the first is point {first} at "
+            f"{tuple(round(v, 6) for v in points[first].tolist())}"
+        )

@@ -1,0 +1,61 @@
+"""Where a number was measured: the machine, and the commit of the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+
+@cache
+def machine() -> str:
+    """Processor, cores, and GPU if there is one."""
+    name = platform.processor()
+    try:
+        with open("/proc/cpuinfo") as file:
+            name = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), name)
+    except OSError:
+        pass
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{name}, {os.cpu_count()} cores{gpu}"
+
+
+@cache
+def commit() -> str:
+    """The commit of this checkout, with a + where the code has changes that are not in it; "unknown" outside of one.
+
+    GKN_COMMIT says it where the checkout has no history. As it was when first asked: that is the code that runs.
+    """
+    given = os.environ.get("GKN_COMMIT")
+    if given:
+        return given
+    here = {"cwd": Path(__file__).parent.parent, "capture_output": True, "text": True, "check": True}
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], **here).stdout.strip()  # type: ignore[call-overload]
+        status = ["git", "status", "--porcelain", "--", "gkn", "benchmarks", "pyproject.toml"]  # what is measured is the code
+        changed = subprocess.run(status, **here).stdout  # type: ignore[call-overload]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return str(found) + ("+" if changed.strip() else "")
+
+
+def versions() -> dict[str, str]:
+    """Of whatever the bits of a result may depend on."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = ("gkn", "torch", "numpy", "scipy", "h5py", "scikit-fem", "netgen-mesher")
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except ModuleNotFoundError:
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""Training: recipes, losses, optimisers, checkpoints, several processes, and the loop."""

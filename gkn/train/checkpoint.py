@@ -1,0 +1,119 @@
+"""Checkpoints of a run: the numbers in a safetensors file, the rest in a JSON file that knows the first one's hash.
+
+    step-00000040-0123456789ab.safetensors   written, synced, renamed first; named by its hash, so that nothing is overwritten
+    step-00000040.json                       then this, sealed by its own: only now there is a checkpoint of step 40
+
+Both are whole or not there, whatever kills the writer. Older ones are removed only when a newer one is complete, the JSON
+first. Nothing is ever pickled, so loading never runs code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from gkn.system.files import CorruptFile, make_folder, read_sealed_json, unfinished, write, write_sealed_json
+from gkn.system.tensors import read_tensors
+
+SCHEMA = 1
+_NAME = re.compile(r"step-(\d{8,})(\.json|-[0-9a-f]{12}\.safetensors)")
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    step: int
+    state: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+class Checkpoints:
+    """The checkpoints in a folder: the last `keep`, and the best."""
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"Checkpoints(keep={keep}): needed at least 1")
+        self.folder, self.keep = folder, keep
+
+    def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Tensor], best: int | None = None) -> None:
+        """Write the checkpoint of a step, then remove what is neither among the last nor the best."""
+        make_folder(self.folder)
+        image = safetensors.torch.save({name: x.detach().cpu().contiguous() for name, x in tensors.items()})
+        seal = hashlib.sha256(image).hexdigest()
+        listed: dict[str, Any] = {"file": f"step-{step:08d}-{seal[:12]}.safetensors", "bytes": len(image), "sha256": seal}
+        try:
+            write(self.folder / listed["file"], image)
+            card = {"schema": SCHEMA, "step": step, "state": dict(state), "tensors": listed}
+            write_sealed_json(self._json(step), card)
+        except BaseException:
+            self.tidy()
+            raise
+        for old in self.steps()[: -self.keep]:
+            if old != best:
+                self._json(old).unlink(missing_ok=True)
+        self.tidy()
+
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint of a step, every byte compared with its hash."""
+        path = self._json(step)
+        found = read_sealed_json(path)
+        if found.get("schema") != SCHEMA:
+            raise CorruptFile(
+                f"{path}: schema {found.get('schema')}, but this version of gkn reads schema {SCHEMA}; update gkn"
+            )
+        try:
+            listed, state = found["tensors"], dict(found["state"])
+            if not _NAME.fullmatch(listed["file"]):
+                raise CorruptFile(f"{path}: its entry 'tensors' makes no sense")
+            arrays = read_tensors(self.folder / listed["file"], listed["bytes"], listed["sha256"])
+        except (KeyError, TypeError) as error:
+            raise CorruptFile(f"{path}: fields missing or unknown ({error})") from error
+        return Checkpoint(step, state, arrays)
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole, and what is wrong with newer ones."""
+        wrong: list[str] = []
+        for step in reversed(self.steps()):
+            try:
+                return self.load(step), wrong
+            except (CorruptFile, FileNotFoundError) as error:
+                wrong.append(str(error))
+        return None, wrong
+
+    def steps(self) -> list[int]:
+        """Of which there is a checkpoint, in order."""
+        return sorted(int(name[1]) for name in self._names() if name[2] == ".json")
+
+    def drop_after(self, step: int) -> None:
+        """Remove what is newer: damaged, or of a future that will be made again."""
+        for later in self.steps():
+            if later > step:
+                self._json(later).unlink(missing_ok=True)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what nobody lists: what killed writers left, and tensors whose JSON is gone."""
+        listed = set()
+        for step in self.steps():
+            try:
+                listed.add(read_sealed_json(self._json(step))["tensors"]["file"])
+            except (CorruptFile, KeyError, TypeError):  # damaged; whose its tensors are can no longer be said
+                listed |= {name[0] for name in self._names() if int(name[1]) == step}
+        orphans = [self.folder / name[0] for name in self._names() if name[2] != ".json" and name[0] not in listed]
+        left = unfinished(self.folder, lambda name: _NAME.fullmatch(name) is not None) if self.folder.is_dir() else []
+        for path in [*orphans, *left]:
+            path.unlink(missing_ok=True)
+
+    def _names(self) -> list[re.Match[str]]:
+        names = [] if not self.folder.is_dir() else [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
+        return [name for name in names if name]
+
+    def _json(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}.json"

@@ -1,0 +1,69 @@
+"""Symmetries of the unit box: axes exchanged and turned round. Of a law that has them, one pair is as many as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gkn.data.dataset import Dataset
+from gkn.data.normalizer import Normalizer
+from gkn.graph.batches import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetries:
+    """x_i -> x_j or 1 - x_j, for every function its own. Fields go along; components of a gradient are exchanged, too.
+
+    vectors   which inputs are the components of a gradient: (first, last + 1) for each
+    """
+
+    inputs: Normalizer
+    vectors: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(datasets: Sequence[Dataset], inputs: Normalizer) -> Symmetries:
+        names, vectors = datasets[0].inputs, []
+        dim = datasets[0][0].domain.dim
+        if any(_component(name) for name in datasets[0].outputs):
+            raise ValueError(f"symmetries: components of vectors among {', '.join(datasets[0].outputs)} would not be turned")
+        for stem in dict.fromkeys(filter(None, (_component(name) for name in names))):
+            first = next(i for i, name in enumerate(names) if _component(name) == stem)
+            wanted = [f"{stem}_{axis}" for axis in "xyz"[:dim]]
+            if [*names[first : first + dim]] != wanted:
+                raise ValueError(f"symmetries: needed all of {', '.join(wanted)}, side by side, among {', '.join(names)}")
+            vectors.append((first, first + dim))
+        for each in datasets:
+            for i in range(1 if each.one_domain else len(each)):
+                points = each[i].domain.points
+                if float(points.min()) < 0 or float(points.max()) > 1:
+                    raise ValueError("symmetries: these are those of the unit box, and a dataset has points outside of it")
+        return Symmetries(inputs, tuple(vectors))
+
+    def __call__(self, batch: Batch, rng: torch.Generator, graphs: range) -> Batch:
+        """Each graph of a batch by a symmetry drawn for it. `graphs`: which they are of those that are drawn for."""
+        dim, device = batch.x.shape[1], batch.x.device
+        drawn = torch.rand(graphs.stop, 2, dim, generator=rng)[graphs.start :: graphs.step].to(device)
+        sizes = torch.tensor(batch.sizes, device=device)
+        each = torch.arange(len(sizes), device=device).repeat_interleave(sizes, output_size=len(batch.x))
+        axes, turned = drawn[:, 0].argsort(1)[each], (drawn[:, 1] < 0.5)[each]
+        x = batch.x.gather(1, axes)
+        return replace(batch, x=torch.where(turned, 1 - x, x), a=self._fields(batch.a, axes, turned))
+
+    def _fields(self, a: Tensor, axes: Tensor, turned: Tensor) -> Tensor:
+        mean, std = (x.to(a) for x in (self.inputs.mean, self.inputs.std))
+        parts, done = [], 0
+        for first, last in self.vectors:
+            vector = (a[:, first:last] * std[first:last] + mean[first:last]).gather(1, axes)
+            vector = torch.where(turned, -vector, vector)
+            parts += [a[:, done:first], (vector - mean[first:last]) / std[first:last]]
+            done = last
+        return torch.cat([*parts, a[:, done:]], 1)
+
+
+def _component(name: str) -> str | None:
+    """The vector of which a field is a component, by its name."""
+    stem, _, axis = name.rpartition("_")
+    return stem if stem and axis in ("x", "y", "z") else None
