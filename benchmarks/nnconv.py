@@ -5,8 +5,8 @@ import itertools
 import torch
 from torch_geometric.nn import NNConv
 
-from gkn.geometry.domain import Grid
 from gkn.geometry.fields import GaussianField, two_phase
+from gkn.geometry.grid import Grid
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph
 from gkn.models.pyg import to_data

@@ -251,7 +251,7 @@ def trainings(result):
         name = f"{which}, {rows[0]['precision']}, {rows[0]['epochs']} epochs, a smoothed over {rows[0]['smoothing']:.2g}"
         said = [name, n, m, rows[0]["m_test"], len(rows), f"**{mean:.4f}**", spread, paper, f"{time:.0f}", f"{room:.1f}"]
         lines.append(f"| {' | '.join(map(str, said))} |")
-    lines += ["", 'The last network, which is `gkn.operator.pretrained("darcy")`, on all points of other resolutions:', ""]
+    lines += ["", 'The last network, which is `gkn.pretrained("darcy")`, on all points of other resolutions:', ""]
     lines += ["| points | how | error | functions | seconds each |", "|---|---|---|---|---|"]
     for name, each in cells["ours-1000"]["elsewhere"].items():
         points, how = name.split(", ", 1)

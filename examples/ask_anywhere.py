@@ -7,17 +7,16 @@ import torch
 
 import gkn
 from gkn.data.plot import save
-from gkn.geometry.domain import interpolate
 
 
 def main(out: Path | None = None) -> float:
-    operator = gkn.operator.pretrained("darcy")
+    operator = gkn.pretrained("darcy")
     fine = operator.ready(gkn.make_dataset(gkn.Darcy(size=241), 1, seed=5))[0]
     nodes = torch.Generator().manual_seed(0)
 
     t = torch.linspace(0, 1, 301, dtype=torch.float64)
     line = torch.stack([t, 0.2 + 0.6 * t], 1)  # across the square, off every grid
-    a, truth = (interpolate(fine.domain, values, line) for values in (fine.a, fine.u))
+    a, truth = (fine.domain.interpolate(values, line) for values in (fine.a, fine.u))
     found = operator(fine, at=line, a=a, how=gkn.Support(400, l=4), rng=nodes).double()  # 400 nodes carry the computation
     error = float((found - truth).norm() / truth.norm())
     if out:

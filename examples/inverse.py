@@ -26,7 +26,7 @@ def coefficient(c: torch.Tensor, grid: gkn.Grid, width: float) -> torch.Tensor:
 
 
 def main(out: Path | None = None) -> float:
-    operator, graph = gkn.operator.pretrained("darcy"), gkn.radius_graph(GRID.points, r=0.25)
+    operator, graph = gkn.pretrained("darcy"), gkn.radius_graph(GRID.points, r=0.25)
     smooth = smoother(GRID, operator.features.smoothed[0][1])
     sizes = torch.tensor([1 / (i * i + j * j + 0.9) for i, j in MODES], dtype=torch.float64)
     hidden = sizes * torch.randn(len(MODES), generator=torch.Generator().manual_seed(0), dtype=torch.float64)

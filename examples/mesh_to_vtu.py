@@ -25,7 +25,7 @@ def main(out: Path | None = None) -> float:
         mine, answer = Path(folder) / "mine.vtu", Path(folder) / "answer.vtu"
         save(mine, mesh, {"a": a})
 
-        operator = gkn.operator.pretrained("darcy")
+        operator = gkn.pretrained("darcy")
         domain, fields = read_sample(mine)
         sample = operator.sample(domain, **fields)  # a smoothed and its gradient are made here
         operator.weighted = True  # neighbours count with the area they stand for

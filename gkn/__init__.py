@@ -2,11 +2,14 @@
 
 from gkn.data.check import check_dataset
 from gkn.data.dataset import Dataset, Sample
-from gkn.data.generate import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, make_dataset
+from gkn.data.generate import make_dataset
 from gkn.data.normalizer import Normalizer
-from gkn.data.readers import load as import_files
-from gkn.geometry.domain import Cloud, Grid, Mesh
+from gkn.data.problems import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare
+from gkn.data.readers import import_files as import_files
+from gkn.geometry.cloud import Cloud
 from gkn.geometry.fields import GaussianField, two_phase
+from gkn.geometry.grid import Grid
+from gkn.geometry.mesh import Mesh
 from gkn.geometry.smoothing import smooth
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph

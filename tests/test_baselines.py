@@ -3,7 +3,8 @@ import torch
 
 from gkn import Dataset, Grid, Mesh, relative_l2
 from gkn.data.dataset import BadNumbers
-from gkn.data.generate import Darcy, PoissonSquare, make_dataset
+from gkn.data.generate import make_dataset
+from gkn.data.problems import Darcy, PoissonSquare
 from gkn.models.rivals.fcn import FCN
 from gkn.models.rivals.pca import PCANet, principal
 from gkn.models.rivals.pointwise import Pointwise

@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from gkn.cli import app
 from gkn.data.dataset import Dataset
-from gkn.data.generate import Darcy, make_dataset
-from gkn.geometry.domain import Cloud, Grid
+from gkn.data.generate import make_dataset
+from gkn.data.problems import Darcy
+from gkn.geometry.cloud import Cloud
+from gkn.geometry.grid import Grid
 from gkn.graph.rules import Nystrom, Radius
 from gkn.operator.evaluate import Sampled
 from gkn.operator.operator import Features

@@ -16,7 +16,7 @@ def good():
 
 
 def saved(tmp_path, a, u, recipe=RECIPE):
-    Dataset(Grid(17), a=a, u=u).save(tmp_path / "d", recipe=recipe)
+    Dataset(Grid(17), a=a, u=u).save(tmp_path / "d", origin=recipe)
     return tmp_path / "d"
 
 
@@ -76,7 +76,7 @@ def test_imported_data(good, tmp_path):
     assert verdicts(folder)["residual"] is None
     assert verdicts(folder, pde="darcy") == ALL_GOOD
     f = torch.rand(2, 17**2, dtype=torch.float64)
-    Dataset(Grid(17), f=f, u=solve_darcy(Grid(17), 1.0, f)).save(tmp_path / "p", recipe={"name": "import"})
+    Dataset(Grid(17), f=f, u=solve_darcy(Grid(17), 1.0, f)).save(tmp_path / "p", origin={"name": "import"})
     assert verdicts(tmp_path / "p", pde="poisson")["residual"] is True
     assert "range" not in verdicts(tmp_path / "p")
 

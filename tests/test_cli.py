@@ -82,7 +82,7 @@ def test_make_again_says_it_is_there(made):
 def test_info_check_show(made, tmp_path):
     said = run("data", "info", made)
     for words in (
-        "recipe darcy",
+        "origin darcy",
         "size = 13",
         "seed 3",
         "samples 20",
@@ -122,7 +122,7 @@ def test_import(tmp_path):
     x = np.random.default_rng(0).random((20, 2))
     np.savez(tmp_path / "x.npz", points=x, k=x[:, :1].T, p=x[:, 1:].T)
     assert "1 samples, k -> p" in run("data", "import", tmp_path / "x.npz", "--output", "p", "--out", tmp_path / "d")
-    assert "recipe import, files = ['x.npz']" in run("data", "info", tmp_path / "d")
+    assert "origin import, files = ['x.npz']" in run("data", "info", tmp_path / "d")
     assert "ok finite" in run("data", "check", tmp_path / "d")
 
 
@@ -143,8 +143,8 @@ def test_config_fills_flags_and_flags_win(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("data make navier --out {tmp}/x", 1, "no recipe 'navier'; there are darcy"),
-        ("data make darcy --out {tmp}/x --set colour=1", 1, "recipe darcy has no parameter 'colour'"),
+        ("data make navier --out {tmp}/x", 1, "no problem 'navier'; there are darcy"),
+        ("data make darcy --out {tmp}/x --set colour=1", 1, "problem darcy has no parameter 'colour'"),
         ("data make darcy --out {tmp}/x --set tau", 1, "needed KEY=VALUE"),
         ("data make darcy --out {tmp}/x --set tau=much", 1, "'much' is not"),
         ("data make darcy --out {tmp}/x --set low=-1 --n 1 --size 5", 1, "0 < low <= high"),

@@ -114,11 +114,11 @@ def test_saved_in_shards_and_read_lazily(grid_dataset, tmp_path, monkeypatch):
 def test_a_saved_view_does_not_pretend_to_be_its_recipe(tmp_path):
     made = make_dataset(Darcy(size=9, modes=8), 3, 0, tmp_path / "d")
     made.take(2).save(tmp_path / "two")
-    assert Dataset.open(tmp_path / "two").manifest.recipe["name"] == "darcy"
+    assert Dataset.open(tmp_path / "two").manifest.origin["name"] == "darcy"
     made.every(2).save(tmp_path / "coarse")
     made.smoothed(0.1).save(tmp_path / "smooth")
-    assert Dataset.open(tmp_path / "smooth").manifest.recipe["smoothed"] == 0.1
-    coarse = Dataset.open(tmp_path / "coarse").manifest.recipe
+    assert Dataset.open(tmp_path / "smooth").manifest.origin["smoothed"] == 0.1
+    coarse = Dataset.open(tmp_path / "coarse").manifest.origin
     assert (coarse["name"], coarse["every"], coarse["hash"]) == ("view", 2, made.manifest.hash)
     assert all(finding.ok is not False for finding in check_dataset(tmp_path / "coarse"))
 
@@ -174,7 +174,7 @@ def test_a_dataset_is_not_saved_over_itself(tmp_path):
 
 def test_many_shards_are_not_many_open_files(grid_dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 1)
-    monkeypatch.setattr("gkn.data.storage._MOST_OPEN", 3)
+    monkeypatch.setattr("gkn.data.stored._MOST_OPEN", 3)
     grid_dataset.save(tmp_path / "d")
     again = Dataset.open(tmp_path / "d")
     for _ in range(2):
@@ -305,4 +305,4 @@ def test_a_kept_dataset_does_not_overwrite_where_it_came_from(tmp_path):
     with pytest.raises(ValueError, match="read from there"):
         kept.save(tmp_path / "a", force=True)
     kept.save(tmp_path / "b")
-    assert storage.Manifest.read(tmp_path / "b").recipe["name"] == "unnamed"
+    assert storage.Manifest.read(tmp_path / "b").origin["name"] == "unnamed"

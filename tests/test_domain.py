@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gkn import Cloud, Grid, Mesh
-from gkn.geometry.domain import interpolate
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
@@ -167,26 +166,26 @@ def test_interpolation_is_exact_for_linear_functions_and_at_nodes(domain, rng):
         return torch.stack([1 + x @ torch.arange(1.0, domain.dim + 1, dtype=torch.float64), x[:, 0]], 1)
 
     at = torch.rand(50, domain.dim, generator=rng, dtype=torch.float64) * (1 if isinstance(domain, Grid) else 0.5)
-    torch.testing.assert_close(interpolate(domain, linear(domain.points), at), linear(at), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(domain.interpolate(linear(domain.points), at), linear(at), rtol=1e-12, atol=1e-12)
     values = torch.randn(len(domain), 3, generator=rng, dtype=torch.float64)
-    torch.testing.assert_close(interpolate(domain, values, domain.points), values, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(domain.interpolate(values, domain.points), values, rtol=1e-12, atol=1e-12)
     outside = torch.full((1, domain.dim), 1.5, dtype=torch.float64)
     with pytest.raises(ValueError, match="1 of 1 points lie outside the domain"):
-        interpolate(domain, values, outside)
+        domain.interpolate(values, outside)
 
 
 def test_interpolation_on_a_grid_is_exact_at_every_node_of_every_size():
     for size in range(2, 60):
         grid = Grid(size, 1)
         values = torch.arange(size, dtype=torch.float64)[:, None] ** 2
-        assert torch.equal(interpolate(grid, values, grid.points), values)
+        assert torch.equal(grid.interpolate(values, grid.points), values)
 
 
 def test_a_cloud_answers_with_its_nearest_point(rng):
     cloud = Cloud(torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
     values = torch.tensor([[3.0], [4.0]], dtype=torch.float64)
     at = torch.tensor([[0.4, 5.0], [0.6, -1.0]], dtype=torch.float64)
-    assert interpolate(cloud, values, at).tolist() == [[3.0], [4.0]]
+    assert cloud.interpolate(values, at).tolist() == [[3.0], [4.0]]
 
 
 def test_points_are_found_in_their_cells(rng):

@@ -14,7 +14,9 @@ from joblib import Parallel, delayed
 
 import gkn
 from gkn import Darcy, DarcyMesh, Dataset, Grid, Mesh, PoissonDisk, PoissonInterval, PoissonSquare, green_interval, make_dataset
-from gkn.data.generate import RECIPES, leave_stopping_to, recipe
+from gkn.data.generate import leave_stopping_to
+from gkn.data.problems import PROBLEMS as RECIPES
+from gkn.data.problems import problem_named as recipe
 from gkn.data.storage import Manifest
 from gkn.system.files import TEMPORARY, sha256
 
@@ -116,9 +118,9 @@ def test_poisson_interval_is_the_greens_function_integral():
 
 
 def test_unknown_recipes_and_parameters(monkeypatch):
-    with pytest.raises(ValueError, match="no recipe 'navier'; there are darcy, poisson-interval"):
+    with pytest.raises(ValueError, match="no problem 'navier'; there are darcy, darcy-mesh, poisson-interval"):
         recipe("navier")
-    with pytest.raises(ValueError, match="recipe darcy has no parameter 'colour'; it has size, dim"):
+    with pytest.raises(ValueError, match="problem darcy has no parameter 'colour'; it has size, dim"):
         recipe("darcy", colour=1)
     with pytest.raises(ValueError, match="use one of square, holes, l-shape, disk"):
         recipe("darcy-mesh", shape="torus")

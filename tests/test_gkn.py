@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gkn.geometry.domain import Grid
+from gkn.geometry.grid import Grid
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph
 from gkn.models import GKN

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gkn.geometry.domain import Grid
+from gkn.geometry.grid import Grid
 from gkn.graph.neighbors import radius_graph
 from gkn.models import GreenNet
 from gkn.pde.greens_functions import green_interval

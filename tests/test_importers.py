@@ -256,7 +256,7 @@ def test_quads_and_other_cells(tmp_path):
 def test_imported_and_saved(arrays, tmp_path):
     scipy.io.savemat(tmp_path / "x.mat", arrays)
     dataset = import_files([tmp_path / "x.mat"])
-    dataset.save(tmp_path / "d", recipe={"name": "import"})
+    dataset.save(tmp_path / "d", origin={"name": "import"})
     assert torch.equal(Dataset.open(tmp_path / "d").field("a_smooth_x"), dataset.field("a_smooth_x"))
 
 
@@ -441,7 +441,7 @@ SAID = {
 def test_hostile_files_are_refused_and_run_nothing(suffix, write, tmp_path, monkeypatch):
     path, marker = tmp_path / f"x.{suffix}", tmp_path / "marker"
     write(path, marker)
-    monkeypatch.setattr("gkn.data.readers.available_memory", lambda: 2**30)  # a small machine
+    monkeypatch.setattr("gkn.data.readers.format.available_memory", lambda: 2**30)  # a small machine
     with pytest.raises(UnreadableFile, match=rf"x\.{suffix}.*{SAID.get(write, '')}"):
         import_files([path])
     assert not marker.exists()
@@ -449,7 +449,7 @@ def test_hostile_files_are_refused_and_run_nothing(suffix, write, tmp_path, monk
 
 def test_torch_itself_loads_no_code_either(tmp_path, monkeypatch):
     """Were our own look at the pickle to miss a name, torch's weights_only would still refuse it."""
-    monkeypatch.setattr("gkn.data.readers._check_pickle", lambda path, data: None)
+    monkeypatch.setattr("gkn.data.readers.pt._check_pickle", lambda path, data: None)
     pickled_pt(tmp_path / "x.pt", tmp_path / "marker")
     with pytest.raises(UnreadableFile, match=r"x\.pt"):
         import_files([tmp_path / "x.pt"])
@@ -499,5 +499,5 @@ def test_missing_and_unknown_files(tmp_path):
     with pytest.raises(ValueError, match="no file"):
         import_files([])
     (tmp_path / "x.docx").write_text("words")
-    with pytest.raises(UnreadableFile, match=r"x\.docx: \.docx files are not read; there are \.mat"):
+    with pytest.raises(UnreadableFile, match=r"x\.docx: \.docx files are not read; there are \.h5"):
         import_files([tmp_path / "x.docx"])

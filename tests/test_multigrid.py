@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from gkn.data.generate import Darcy, make_dataset
-from gkn.geometry.domain import Grid
+from gkn.data.generate import make_dataset
+from gkn.data.problems import Darcy
+from gkn.geometry.grid import Grid
 from gkn.graph.graph import Graph
 from gkn.graph.levels import levels_of
 from gkn.graph.neighbors import radius_graph

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gkn.data.generate import Darcy, make_dataset
+from gkn.data.generate import make_dataset
+from gkn.data.problems import Darcy
 from gkn.graph.rules import Radius
 from gkn.models import NearFar
 from gkn.train.fit import fit

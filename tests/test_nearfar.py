@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from gkn.data.dataset import Dataset
-from gkn.data.generate import Darcy, make_dataset
-from gkn.geometry.domain import Cloud, Grid
+from gkn.data.generate import make_dataset
+from gkn.data.problems import Darcy
+from gkn.geometry.cloud import Cloud
+from gkn.geometry.grid import Grid
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph
 from gkn.graph.rules import Radius

@@ -4,7 +4,7 @@ from itertools import product
 import pytest
 import torch
 
-from gkn.geometry.domain import Grid
+from gkn.geometry.grid import Grid
 from gkn.graph import neighbors
 from gkn.graph.neighbors import lumped, nearest, radius_graph
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gkn.data.dataset import Dataset
-from gkn.data.generate import Darcy, make_dataset
+from gkn.data.generate import make_dataset
 from gkn.data.normalizer import WALLS, Normalizer
-from gkn.geometry.domain import Cloud
+from gkn.data.problems import Darcy
+from gkn.geometry.cloud import Cloud
 from gkn.graph.batches import Batches
 from gkn.graph.rules import Radius
 from gkn.models import GKN

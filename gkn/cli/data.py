@@ -12,23 +12,20 @@ import typer
 from rich.table import Table
 
 from gkn.cli.shell import Config, DatasetPath, Force, console, plain, print_rows, progress_bar, settings
-from gkn.data import generate as recipes
 from gkn.data.check import Finding, Pde, check_dataset
-from gkn.data.dataset import Dataset
-from gkn.data.readers import Nodes, load
-from gkn.data.storage import Manifest, Reader
-from gkn.geometry.domain import Grid
+from gkn.data.dataset import Dataset, described
+from gkn.data.generate import make_dataset
+from gkn.data.problems import PROBLEMS, problem_named
+from gkn.data.readers import Nodes, import_files
+from gkn.data.storage import Manifest
+from gkn.data.stored import Stored
 
 app = typer.Typer(no_args_is_help=True, help="Make, import, look at and check datasets.")
 
 
-def _help_recipes() -> str:
-    return "Which data: " + ", ".join(recipes.RECIPES) + "."
-
-
 @app.command("make")
 def data_make(
-    recipe: Annotated[str, typer.Argument(help=_help_recipes())],
+    problem: Annotated[str, typer.Argument(help=f"What to solve: {', '.join(PROBLEMS)}.")],
     out: Annotated[Path, typer.Option(help="The dataset folder to make, or to go on with.")],
     n: Annotated[int, typer.Option(min=1, help="How many samples.")] = 100,
     size: Annotated[int | None, typer.Option(min=2, help="Points a side (meshes: about).")] = None,
@@ -36,21 +33,21 @@ def data_make(
     workers: Annotated[int, typer.Option(min=1, help="Processes; the bits do not depend on it.")] = os.cpu_count() or 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter of the recipe.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter of the problem.")
     ] = None,
     force: Force = False,
     config: Config = None,
 ) -> None:
     """Make a dataset. Interrupted, it goes on when run again."""
-    chosen = recipes.recipe(recipe, **_parameters(recipe, size, set_ or []))
+    chosen = problem_named(problem, **_parameters(problem, size, set_ or []))
     start = time.perf_counter()
-    with progress_bar(f"{recipe}, seed {seed}") as progress:
-        made = recipes.make_dataset(chosen, n, seed, out, workers=workers, device=device, force=force, progress=progress)
+    with progress_bar(f"{problem}, seed {seed}") as progress:
+        made = make_dataset(chosen, n, seed, out, workers=workers, device=device, force=force, progress=progress)
     console.print(f"{plain(out)}: {plain(repr(made))}, {time.perf_counter() - start:.1f} s", soft_wrap=True)
 
 
-def _parameters(recipe: str, size: int | None, given: list[str]) -> dict[str, Any]:
-    known = fields(recipes.RECIPES[recipe]) if recipe in recipes.RECIPES else ()
+def _parameters(problem: str, size: int | None, given: list[str]) -> dict[str, Any]:
+    known = fields(PROBLEMS[problem]) if problem in PROBLEMS else ()
     parameters = {} if size is None else {"size": size}
     return parameters | settings(given, {each.name: type(each.default) for each in known})
 
@@ -74,30 +71,22 @@ def data_import(
     if nodes not in ("vertices", "centres"):
         raise typer.BadParameter(f"{nodes!r}: use vertices or centres", param_hint="--nodes")
     where: Nodes = "vertices" if nodes == "vertices" else "centres"
-    dataset = load(files, outputs=output or ["u"], nodes=where, low=low, high=high, repair=repair)
-    recipe = {"name": "import", "files": [file.name for file in files], "nodes": nodes, "low_is": low, "high_is": high}
-    dataset.save(out, recipe=recipe, force=force)
+    dataset = import_files(files, outputs=output or ["u"], nodes=where, low=low, high=high, repair=repair)
+    origin = {"name": "import", "files": [file.name for file in files], "nodes": nodes, "low_is": low, "high_is": high}
+    dataset.save(out, origin=origin, force=force)
     console.print(f"{plain(out)}: {plain(repr(dataset))}", soft_wrap=True)
 
 
 @app.command("info")
 def data_info(path: DatasetPath) -> None:
-    """What a dataset is: where it came from, what is in it, how large."""
-    manifest, reader = Manifest.read(path), Reader(path, partial=True)
-    recipe = {key: value for key, value in manifest.recipe.items() if key != "name"}
-    domain = reader.one_domain
-    where = (
-        "one domain per sample"
-        if domain is None
-        else repr(domain)
-        if isinstance(domain, Grid)
-        else f"{type(domain).__name__}, {len(domain)} points"
-    )
+    """Show where a dataset came from, what is in it and how large it is."""
+    manifest, stored = Manifest.read(path), Stored(path, partial=True)
+    parameters = "".join(f", {key} = {value}" for key, value in manifest.origin.items() if key != "name")
     rows = {
-        "recipe": manifest.recipe.get("name", "?") + "".join(f", {key} = {value}" for key, value in recipe.items()),
+        "origin": manifest.origin.get("name", "?") + parameters,
         "seed": "none" if manifest.seed is None else str(manifest.seed),
-        "samples": str(manifest.n) if manifest.complete else f"{reader.n} of {manifest.n}: unfinished",
-        "domain": where,
+        "samples": str(manifest.n) if manifest.complete else f"{stored.n} of {manifest.n}: unfinished",
+        "domain": described(stored.one_domain),
         "fields": f"{', '.join(manifest.inputs)} -> {', '.join(manifest.outputs)}",
         "on disk": f"{sum(shard.bytes for shard in manifest.shards) / 1e6:.1f} MB in {len(manifest.shards)} shards",
         "made with": ", ".join(f"{name} {number}" for name, number in sorted(manifest.versions.items())),

@@ -17,9 +17,9 @@ from rich.table import Table
 from gkn.cli.learn import training_bar
 from gkn.cli.shell import console, plain, progress_bar
 from gkn.data.dataset import Dataset
-from gkn.data.generate import Darcy, DarcyMesh, make_dataset
+from gkn.data.generate import make_dataset
+from gkn.data.problems import Darcy, DarcyMesh
 from gkn.data.storage import ExistingDataset
-from gkn.geometry.domain import interpolate
 from gkn.graph.rules import Nystrom
 from gkn.models import GKN
 from gkn.operator.card import CARD
@@ -132,7 +132,7 @@ def _asked(operator: Operator, coarse: Dataset, fine: Dataset) -> Errors:
     errors = []
     for i, sample in enumerate(coarse):
         known = fine[i]
-        a, truth = (interpolate(fine.domain, values, points) for values in (known.a, known.u))
+        a, truth = (fine.domain.interpolate(values, points) for values in (known.a, known.u))
         found = operator(sample, at=points, a=a).double()
         errors.append((found - truth).norm() / truth.norm())
     return Errors(torch.stack(errors))

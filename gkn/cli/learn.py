@@ -22,7 +22,7 @@ from gkn.data import writers as exporters
 from gkn.data.dataset import Dataset
 from gkn.data.readers import read_points, read_sample
 from gkn.data.storage import MANIFEST
-from gkn.geometry.domain import Cloud
+from gkn.geometry.cloud import Cloud
 from gkn.graph.rules import BALL, Nystrom, Radius, usual_radius
 from gkn.models import MODELS
 from gkn.operator.card import CARD, read_card

@@ -1,4 +1,4 @@
-"""Is a dataset what it says it is? Hashes, finite values, ranges, boundary values, the PDE itself, no sample twice."""
+"""Checks of a dataset: hashes, finite values, ranges, boundary values, the residual of the PDE, and no sample twice."""
 
 from __future__ import annotations
 
@@ -7,25 +7,19 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
-from gkn.geometry.domain import Cloud, Domain
-from gkn.pde import darcy_residual
+from gkn.data.problems import PROBLEMS, Darcy, PoissonSquare, Problem
+from gkn.geometry.domain import Domain
+from gkn.pde import is_discretised
 from gkn.system.checks import check_device
 
 Pde = Literal["darcy", "poisson"]
-_EQUATION: dict[str, Pde] = {
-    "darcy": "darcy",
-    "darcy-mesh": "darcy",
-    "poisson-interval": "poisson",
-    "poisson-square": "poisson",
-    "poisson-disk": "poisson",
-}
 # Relative residuals that rounding explains, for solutions stored in each type.
 _RESIDUAL = {torch.float64: 1e-8, torch.float32: 1e-3}
 _CHUNK = 16  # samples looked at together
@@ -33,7 +27,7 @@ _CHUNK = 16  # samples looked at together
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `ok` is None where there was nothing to check, with the reason as its text."""
+    """One line of the report. `ok` is None if there was nothing to check; the text then says why."""
 
     what: str
     ok: bool | None
@@ -47,11 +41,11 @@ def check_dataset(
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Finding]:
-    """Check everything that can be checked; `pde` says which equation imported data should satisfy (darcy: with f = 1)."""
+    """Check everything that can be checked. `pde` names the equation imported data should satisfy (darcy: with f = 1)."""
     dataset = Dataset.open(path, partial=True)
     assert dataset.manifest is not None
     check_device(device)
-    recipe, n = dataset.manifest.recipe, dataset.manifest.n
+    origin, n = dataset.manifest.origin, dataset.manifest.n
     broken = dataset.damaged()
     files = f"{len(dataset.manifest.shards)} shards are as they were written"
     findings = [
@@ -60,13 +54,13 @@ def check_dataset(
     ]
     if broken or not len(dataset):
         return findings
-    equation = pde or _EQUATION.get(recipe.get("name", ""))
+    low, high = _number(origin, "low"), _number(origin, "high")
+    problem = _problem(pde, origin)
     looks: list[_Look] = [_Finite()]
     if "a" in dataset.names:
-        looks.append(_Range(_number(recipe, "low"), _number(recipe, "high")))
+        looks.append(_Range(low, high))
     if "u" in dataset.names:
-        f = _number(recipe, "f")
-        looks += [_Boundary(equation), _Residual(equation, 1.0 if f is None else f, device)]
+        looks += [_Boundary(problem), _Residual(problem, device)]
     looks.append(_Distinct(dataset.inputs, dataset.one_domain))
     for start in range(0, len(dataset), _CHUNK):
         part = range(start, min(start + _CHUNK, len(dataset)))
@@ -79,15 +73,31 @@ def check_dataset(
     return findings + [look.finding() for look in looks]
 
 
-def _number(recipe: dict[str, Any], key: str) -> float | None:
-    value = recipe.get(key)
+def _number(origin: dict[str, Any], key: str) -> float | None:
+    value = origin.get(key)
     if value is not None and not isinstance(value, int | float):
-        raise ValueError(f"the dataset's recipe has {key} = {value!r}, which is no number")
+        raise ValueError(f"the dataset's problem has {key} = {value!r}, which is no number")
     return value
 
 
+def _problem(pde: Pde | None, origin: dict[str, Any]) -> Problem | None:
+    """Return the problem whose equation the data should satisfy, if it is known."""
+    f = _number(origin, "f")
+    equations: dict[str, type[Problem]] = {"darcy": Darcy, "poisson": PoissonSquare}
+    kind = equations[pde] if pde else PROBLEMS.get(str(origin.get("name")))
+    if kind is None:
+        return None
+    given = {field.name: origin[field.name] for field in fields(kind) if field.name in origin} if pde is None else {}
+    if pde == "darcy" and f is not None:
+        given["f"] = f
+    try:
+        return kind(**given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the dataset's problem makes no sense: {error}") from error
+
+
 def _read(dataset: Dataset, batch: range) -> tuple[Domain, dict[str, Tensor]]:
-    """Samples that share a domain: all fields, (n, K) each."""
+    """Return the domain and all fields (n, K) of samples that share it."""
     if dataset.one_domain:
         part = dataset.take([*batch])
         return dataset.domain, {name: part.field(name) for name in dataset.names}
@@ -99,7 +109,7 @@ def _some(items: list[str], most: int = 5) -> str:
 
 
 class _Look(ABC):
-    """One question, asked of every batch."""
+    """One check, shown every batch of samples."""
 
     @abstractmethod
     def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None: ...
@@ -144,7 +154,7 @@ class _Range(_Look):
 
 @dataclass
 class _Boundary(_Look):
-    pde: Pde | None
+    problem: Problem | None
     edge: float = 0.0
     inside: float = 0.0
     seen: bool = False
@@ -158,40 +168,38 @@ class _Boundary(_Look):
 
     def finding(self) -> Finding:
         text = f"largest |u| on the boundary {self.edge:g}, anywhere {self.inside:g}"
-        if self.pde is None or not self.seen:
-            why = "imported data; name the equation with --pde" if self.pde is None else "no point is marked as boundary"
+        if self.problem is None or not self.seen:
+            why = "imported data; name the equation with --pde" if self.problem is None else "no point is marked as boundary"
             return Finding("boundary", None, why)
         return Finding("boundary", self.edge == 0, text)
 
 
 @dataclass
 class _Residual(_Look):
-    pde: Pde | None
-    f: float
+    problem: Problem | None
     device: str
     precision: torch.dtype = torch.float64
     each: list[tuple[float, int]] = field(default_factory=list)
 
     def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
-        needed = {"darcy": "a", "poisson": "f"}.get(self.pde or "")
-        if needed is None or isinstance(domain, Cloud) or needed not in values:
+        if self.problem is None or not is_discretised(domain):
             return
-        given, u = values[needed].double(), values["u"].double()
-        good = (torch.isfinite(given) & torch.isfinite(u)).all(1)
-        if self.pde == "darcy":
-            good &= (given > 0).all(1)
+        names = (*self.problem.inputs, *self.problem.outputs)
+        if any(name not in values for name in names):
+            return
+        needed = {name: values[name].double() for name in names}
+        good = self.problem.admissible(needed)
         if not good.any():
             return
         self.precision = values["u"].dtype
-        given, u = given[good].to(self.device), u[good].to(self.device)
-        a, f = (given, self.f) if self.pde == "darcy" else (1.0, given)
-        found = darcy_residual(domain, a, u, f, per="node").tolist()
-        self.each += zip(found, [batch[k] for k in good.nonzero()[:, 0].tolist()], strict=True)
+        found = self.problem.residual(domain, {name: rows[good].to(self.device) for name, rows in needed.items()})
+        if found is not None:
+            self.each += zip(found.tolist(), [batch[k] for k in good.nonzero()[:, 0].tolist()], strict=True)
 
     def finding(self) -> Finding:
         if not self.each:
-            why = "imported data; name the equation with --pde" if self.pde is None else "no finite sample on a grid or a mesh"
-            return Finding("residual", None, why)
+            unknown, none = "imported data; name the equation with --pde", "no finite sample on a grid or a mesh"
+            return Finding("residual", None, unknown if self.problem is None else none)
         ranked = sorted((value if math.isfinite(value) else math.inf, sample) for value, sample in self.each)
         (worst, sample), median = ranked[-1], ranked[len(ranked) // 2][0]
         limit = _RESIDUAL.get(self.precision, 1e-3)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset, check_sample
-from gkn.geometry.domain import Domain, interpolate
+from gkn.geometry.domain import Domain
 
 
 def _box(x: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class Normalizer:
         own = self.domain.points
         if points.shape == own.shape and torch.equal(points.cpu().double(), own):
             return self.mean, self.std
-        both = interpolate(self.domain, torch.cat([self.mean, self.std], 1), points.cpu())
+        both = self.domain.interpolate(torch.cat([self.mean, self.std], 1), points.cpu())
         mean, std = both.split(self.fields, 1)
         return mean, std
 

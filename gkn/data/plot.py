@@ -12,11 +12,10 @@ matplotlib.use("Agg")  # files only: works without a screen
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from matplotlib.tri import Triangulation
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
-from gkn.geometry.domain import Cloud, Domain, Grid, Mesh
+from gkn.geometry.domain import Domain
 
 # Coefficients and sources in cividis, solutions in viridis: told apart at a glance, each even in lightness.
 _COLOURS = {"a": "cividis", "f": "cividis", "u": "viridis"}
@@ -115,25 +114,17 @@ def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -
 
 
 def draw(axis: Any, domain: Domain, values: Tensor, low: float, high: float, colours: str) -> Any:
-    """One function on its domain: a line in 1-D, an image on a grid, triangles on a mesh, dots otherwise."""
+    """Draw one function on its domain: a line in 1-D, else as the domain draws it."""
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    points, function = domain.points.numpy(), values.numpy()
-    style = {"vmin": low, "vmax": high, "cmap": colours}
+    function = values.numpy()
     if domain.dim == 1:
-        order = points[:, 0].argsort()
-        axis.plot(points[order, 0], function[order], color="#1f4e79", linewidth=1.2)
+        points = domain.points[:, 0].numpy()
+        order = points.argsort()
+        axis.plot(points[order], function[order], color="#1f4e79", linewidth=1.2)
         axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         return None
     axis.set_aspect("equal")
-    axis.margins(0.02 if isinstance(domain, Cloud) else 0)
     axis.set_xticks([])
     axis.set_yticks([])
-    if isinstance(domain, Grid):
-        image = function.reshape(domain.shape)
-        image = image if domain.dim == 2 else image[..., domain.size // 2]  # the middle slice of a cube
-        return axis.imshow(image.T, origin="lower", extent=(0, 1, 0, 1), interpolation="nearest", **style)
-    x, y = points[:, 0], points[:, 1]
-    if isinstance(domain, Mesh):
-        return axis.tripcolor(Triangulation(x, y, domain.cells.numpy()), function, shading="gouraud", **style)
-    return axis.scatter(x, y, c=function, s=max(0.5, 4000 / len(domain)), linewidths=0, **style)
+    return domain.draw(axis, function, vmin=low, vmax=high, cmap=colours)

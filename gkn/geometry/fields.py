@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gkn.geometry import transforms
-from gkn.geometry.domain import Domain, Grid
+from gkn.geometry.domain import Domain
+from gkn.geometry.grid import Grid
 from gkn.system.checks import check_finite, check_inside
 
 Boundary = Literal["neumann", "periodic", "dirichlet"]

@@ -11,7 +11,8 @@ from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gkn.geometry.domain import Domain, Grid
+from gkn.geometry.domain import Domain
+from gkn.geometry.grid import Grid
 
 _REACH = 7  # standard deviations; beyond them a Gaussian is under 3e-11, and soon a denormal number, which is slow
 

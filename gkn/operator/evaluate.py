@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gkn.data.dataset import BadNumbers, Dataset, Sample, check_sample
-from gkn.geometry.domain import Grid
+from gkn.geometry.grid import Grid
 from gkn.graph.batches import Batches, relative
 from gkn.graph.rules import Nystrom, Radius, check_draws
 from gkn.operator.operator import Exact, How, Operator

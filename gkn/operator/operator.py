@@ -18,7 +18,10 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset, Sample
 from gkn.data.normalizer import Normalizer
-from gkn.geometry.domain import Cloud, Domain, Grid, Mesh, interpolate
+from gkn.geometry.cloud import Cloud
+from gkn.geometry.domain import Domain
+from gkn.geometry.grid import Grid
+from gkn.geometry.mesh import Mesh
 from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import lumped, radius_graphs
@@ -358,7 +361,7 @@ class Operator:
             domain, fields = sample.domain, sample.a.cpu()
             return _Queries(
                 points,
-                lambda part: self._encode(interpolate(domain, fields, points[part].cpu()), points[part], "interpolated a"),
+                lambda part: self._encode(domain.interpolate(fields, points[part].cpu()), points[part], "interpolated a"),
             )
         given = torch.as_tensor(a)
         if given.shape != (len(points), self.model.in_channels):

@@ -7,12 +7,14 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from gkn.geometry.domain import Data, Domain, Grid, Mesh
+from gkn.geometry.domain import Data, Domain
+from gkn.geometry.grid import Grid
+from gkn.geometry.mesh import Mesh
 from gkn.pde import finite_differences as fd
 from gkn.pde import finite_elements as fem
 from gkn.pde.finite_differences import NotConverged
 
-__all__ = ["NotConverged", "darcy_residual", "solve_darcy"]
+__all__ = ["NotConverged", "darcy_residual", "is_discretised", "solve_darcy"]
 
 
 def solve_darcy(
@@ -25,7 +27,7 @@ def solve_darcy(
     max_steps: int | None = None,
     per: Literal["node", "cell"] | None = None,
 ) -> Float[Tensor, "*batch K"]:
-    """The solution u of -div(a grad u) = f in D, u = g on the boundary. Poisson's equation is a = 1.
+    """Solve -div(a grad u) = f in D, u = g on the boundary. Poisson's equation is a = 1.
 
     Grids: second-order finite differences, conjugate gradients preconditioned by the fast Poisson solver, on the
     device of `a`, until the error in the energy norm is at most `tol` times that of u less the harmonic extension of g
@@ -48,7 +50,7 @@ def solve_darcy(
 def darcy_residual(
     domain: Domain, a: Data, u: Tensor, f: Data = 1.0, *, per: Literal["node", "cell"] | None = None
 ) -> Float[Tensor, "*batch"]:
-    """How far u is from solving the discrete equation, sample by sample, relative to f and u's own boundary values.
+    """Return how far u is from solving the discrete equation, per sample, relative to f and the boundary values of u.
 
     In the norm that belongs to the equation (dual to the energy, so that rounding in u stays rounding here): for
     grids that of H^-1 through the fast Poisson solver, for meshes scaled by the diagonal of the stiffness matrix.
@@ -58,3 +60,8 @@ def darcy_residual(
     if isinstance(domain, Mesh):
         return fem.residual(domain, a, u, f, per=per)
     raise ValueError("darcy_residual: a cloud of points has no discretisation; give a Grid or a Mesh")
+
+
+def is_discretised(domain: Domain) -> bool:
+    """True if equations can be solved on the domain: it is a grid or has cells."""
+    return isinstance(domain, Grid | Mesh)

@@ -14,7 +14,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Problem:
+class ExactSolution:
     """-div(a grad u) = f in D, u = its own values on the boundary. D is "cube" (any dimension) or "disk"."""
 
     name: str
@@ -42,31 +42,31 @@ class Problem:
         return gradient
 
 
-def sine() -> Problem:
+def sine() -> ExactSolution:
     """u = prod sin(i pi x_i), in 2-D sin(pi x) sin(2 pi y), with a smooth, varying coefficient."""
 
     def u(x: Tensor) -> Tensor:
         k = torch.arange(1, x.shape[1] + 1).to(x)
         return torch.sin(math.pi * k * x).prod(-1)
 
-    return Problem("sine", lambda x: torch.exp(0.5 * torch.sin(3 * x + 1).sum(-1)), u)
+    return ExactSolution("sine", lambda x: torch.exp(0.5 * torch.sin(3 * x + 1).sum(-1)), u)
 
 
-def poisson_sine() -> Problem:
+def poisson_sine() -> ExactSolution:
     """a = 1, u = prod sin(pi x_i)."""
-    return Problem("poisson_sine", lambda x: torch.ones_like(x[:, 0]), lambda x: torch.sin(math.pi * x).prod(-1))
+    return ExactSolution("poisson_sine", lambda x: torch.ones_like(x[:, 0]), lambda x: torch.sin(math.pi * x).prod(-1))
 
 
-def patch() -> Problem:
+def patch() -> ExactSolution:
     """a = 2 and u linear: every scheme of first order or more has it exactly."""
 
     def u(x: Tensor) -> Tensor:
         return 1 + (x * torch.tensor([2.0, -3.0, 0.5]).to(x)[: x.shape[1]]).sum(-1)
 
-    return Problem("patch", lambda x: torch.full_like(x[:, 0], 2.0), u)
+    return ExactSolution("patch", lambda x: torch.full_like(x[:, 0], 2.0), u)
 
 
-def layered(interface: float = 1 / math.e, low: float = 3.0, high: float = 12.0) -> Problem:
+def layered(interface: float = 1 / math.e, low: float = 3.0, high: float = 12.0) -> ExactSolution:
     """Two phases: a = low left of the interface, high right of it; u depends on x_1 alone and f = 1.
 
     u and a u' are continuous, u' jumps: u = x (c - x/2)/a on the left, (1-x)((1+x)/2 - c)/a on the right.
@@ -84,18 +84,18 @@ def layered(interface: float = 1 / math.e, low: float = 3.0, high: float = 12.0)
         right = ((x**2 - 1) / 2 - c * (x - 1)) / -high
         return torch.where(x < p, left, right)
 
-    return Problem("layered", a, u)
+    return ExactSolution("layered", a, u)
 
 
-def disk_constant() -> Problem:
+def disk_constant() -> ExactSolution:
     """The unit disk with a = 1 and f = 1: u = (1 - |x|^2)/4."""
-    return Problem("disk_constant", lambda x: torch.ones_like(x[:, 0]), lambda x: (1 - (x**2).sum(-1)) / 4, "disk")
+    return ExactSolution("disk_constant", lambda x: torch.ones_like(x[:, 0]), lambda x: (1 - (x**2).sum(-1)) / 4, "disk")
 
 
-def disk_smooth() -> Problem:
+def disk_smooth() -> ExactSolution:
     """The unit disk with a = 1 and a right-hand side without symmetry: u = (1 - |x|^2) exp(x_1) cos(x_2 + 1/2)."""
 
     def u(x: Tensor) -> Tensor:
         return (1 - (x**2).sum(-1)) * torch.exp(x[:, 0]) * torch.cos(x[:, 1] + 0.5)
 
-    return Problem("disk_smooth", lambda x: torch.ones_like(x[:, 0]), u, "disk")
+    return ExactSolution("disk_smooth", lambda x: torch.ones_like(x[:, 0]), u, "disk")

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gkn.geometry.domain import Data, Grid, boundary_values, flat_batch, values
+from gkn.geometry.domain import Data, boundary_values, flat_batch, values
+from gkn.geometry.grid import Grid
 from gkn.system.checks import check_finite
 from gkn.system.memory import keep_freed
 

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gkn.geometry.domain import Data, Mesh, at_points, boundary_values, flat_batch, values
+from gkn.geometry.domain import Data, at_points, boundary_values, flat_batch, values
+from gkn.geometry.mesh import Mesh
 from gkn.pde.finite_differences import NotConverged, check_positive
 from gkn.system.checks import check_finite, real
 

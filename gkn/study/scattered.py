@@ -9,7 +9,9 @@ from scipy.spatial import Delaunay
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
-from gkn.geometry.domain import Cloud, Grid, Mesh
+from gkn.geometry.cloud import Cloud
+from gkn.geometry.grid import Grid
+from gkn.geometry.mesh import Mesh
 from gkn.system.randomness import stream
 
 GRADED = 1.2

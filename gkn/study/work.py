@@ -22,8 +22,9 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from gkn.data.dataset import BadNumbers, Dataset, Sample
-from gkn.data.generate import WorkerLost, leave_stopping_to, make_dataset, recipe
-from gkn.geometry.domain import Grid
+from gkn.data.generate import WorkerLost, leave_stopping_to, make_dataset
+from gkn.data.problems import problem_named as recipe
+from gkn.geometry.grid import Grid
 from gkn.graph.rules import Nystrom, Radius
 from gkn.models import MODELS
 from gkn.operator.evaluate import Answers, Sampled, relative_l2
@@ -311,7 +312,8 @@ class Blurred:
 
     def __call__(self, sample: Sample) -> Tensor:
         found = self.operator(sample, how=self.how, rng=torch.Generator().manual_seed(1)).cpu().double()
-        image = found.reshape(sample.domain.shape).numpy()  # type: ignore[union-attr]
+        assert sample.domain.shape is not None
+        image = found.reshape(sample.domain.shape).numpy()
         return torch.from_numpy(gaussian_filter(image, self.pixels, mode="constant")).reshape(-1, 1)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from gkn.data.dataset import BadNumbers, Dataset, Sample, check_sample, described
 from gkn.data.normalizer import Normalizer
-from gkn.geometry.domain import Domain, Grid
+from gkn.geometry.domain import Domain
+from gkn.geometry.grid import Grid
 from gkn.models.rivals.dense import Dense
 from gkn.models.rivals.fcn import FCN
 from gkn.models.rivals.pca import PCANet

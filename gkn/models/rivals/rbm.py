@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gkn.geometry.domain import Grid
+from gkn.geometry.grid import Grid
 from gkn.models.rivals.pca import principal
 from gkn.pde.finite_differences import check_positive
 

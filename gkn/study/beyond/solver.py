@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from gkn.data.dataset import Dataset, Sample
-from gkn.data.generate import Darcy
-from gkn.geometry.domain import Grid
+from gkn.data.problems import Darcy
+from gkn.geometry.grid import Grid
 from gkn.operator.evaluate import relative_l2
 from gkn.pde import solve_darcy
 from gkn.study.beyond.tables import Scale

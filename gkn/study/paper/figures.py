@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gkn.geometry.domain import Grid
 from gkn.geometry.fields import GaussianField, two_phase
+from gkn.geometry.grid import Grid
 from gkn.graph.rules import draw_nodes
 from gkn.operator.card import CARD
 from gkn.operator.operator import Exact, Operator, Support

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
-from gkn.data.generate import PoissonDisk, PoissonInterval, PoissonSquare, Recipe, make_dataset
+from gkn.data.generate import make_dataset
+from gkn.data.problems import PoissonDisk, PoissonInterval, PoissonSquare
+from gkn.data.problems import Problem as Recipe
 from gkn.data.storage import MANIFEST, Manifest
 from gkn.models import GreenNet
 from gkn.operator.evaluate import relative_l2

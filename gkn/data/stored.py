@@ -1,0 +1,175 @@
+"""Stored: the samples of a dataset folder, read when needed and checked against their hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from gkn.data.source import Source
+from gkn.data.storage import DOMAIN, MANIFEST, TYPES, Manifest, Shard, ptr_of
+from gkn.geometry.domain import DOMAINS, Domain
+from gkn.system.files import CorruptFile, sha256
+from gkn.system.hdf5 import Array, check_fits, plain_array
+
+_MOST_OPEN = 64  # files, of the 1024 a process may have
+
+
+class Stored(Source):
+    """Reads a dataset folder, lazily. The first touch of a file compares it with its hash; later touches trust it."""
+
+    def __init__(self, folder: Path, partial: bool = False) -> None:
+        self.folder = Path(folder)
+        self.manifest = Manifest.read(self.folder)
+        self.shards = self.manifest.shards
+        self.n = sum(shard.count for shard in self.shards)
+        if not self.manifest.complete and not partial:
+            raise ValueError(
+                f"{folder}: unfinished, {self.n} of {self.manifest.n} samples are there; run the command that makes it again, "
+                f"or open it with partial=True"
+            )
+        self.names = (*self.manifest.inputs, *self.manifest.outputs)
+        self._firsts = np.cumsum([0] + [shard.count for shard in self.shards])
+        self._open: dict[str, h5py.File] = {}
+        self._checked: set[str] = set()
+        self._domains: dict[tuple[str, int], Domain] = {}
+        described = self.manifest.domain
+        self.one_domain = None if described is None else self._read_domain(described)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}, "_checked": set()}  # opened, and checked, again on the other side
+
+    def identity(self) -> str:
+        return self.manifest.hash
+
+    def read_from(self) -> Path:
+        return self.folder
+
+    def damaged(self) -> list[str]:
+        """Compare every shard with what dataset.json says of it; what is wrong, in words."""
+        found = []
+        for shard in self.shards:
+            try:
+                self._file(shard.file, shard.sha256)
+            except (CorruptFile, OSError) as error:
+                found.append(str(error))
+        return found
+
+    def read(self, name: str, i: int) -> Tensor:
+        """Field `name` of sample i: (K,)."""
+        shard, file, k = self._find(i)
+        data = self._field(name, shard, file)
+        if self.one_domain is not None:
+            return torch.from_numpy(data[k])
+        ptr = self._ptr(file, "node_ptr", shard)
+        return torch.from_numpy(data[ptr[k] : ptr[k + 1]])
+
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
+        """Field `name` of many samples on one domain: (n, K), read a run of a shard at a time."""
+        assert self.one_domain is not None
+        indices = list(indices)
+        dtype = self.read(name, indices[0]).dtype if indices else torch.float64
+        check_fits(self.folder, {name: ((len(indices), len(self.one_domain)), dtype.itemsize)})
+        out = torch.empty(len(indices), len(self.one_domain), dtype=dtype)
+        at = 0
+        while at < len(indices):
+            shard, file, k = self._find(indices[at])
+            run = 1
+            while at + run < len(indices) and indices[at + run] == indices[at] + run and k + run < shard.count:
+                run += 1
+            self._field(name, shard, file).read_direct(out[at : at + run].numpy(), np.s_[k : k + run])
+            at += run
+        return out
+
+    def _field(self, name: str, shard: Shard, file: h5py.File) -> h5py.Dataset:
+        """Of the shape that dataset.json implies, checked before anything of that shape is allocated."""
+        data = self._dataset(file, f"fields/{name}", shard.file)
+        if self.one_domain is not None:
+            expected: tuple[int, ...] = (shard.count, len(self.one_domain))
+        else:
+            expected = (int(self._ptr(file, "node_ptr", shard)[-1]),)
+        self._expect(data.shape == expected, shard.file, f"field {name} has shape {data.shape}, not {expected}")
+        return data
+
+    def domain(self, i: int) -> Domain:
+        if self.one_domain is not None:
+            return self.one_domain
+        shard, file, k = self._find(i)
+        key = (shard.file, k)
+        if key not in self._domains:
+            ptr, stored = self._ptr(file, "node_ptr", shard), self._dataset(file, "points", shard.file)
+            self._expect(stored.ndim == 2 and len(stored) == ptr[-1], shard.file, f"points have shape {stored.shape}")
+            names = [name for name in file if name not in ("fields", "kind") and not name.endswith("_ptr")]
+            arrays = {}
+            for name in names:
+                rows = slice(*self._ptr(file, ptr_of(name), shard)[k : k + 2])
+                arrays[name] = torch.from_numpy(self._dataset(file, name, shard.file)[rows])
+            self._domains[key] = self._made(self._kind(file, shard.file), arrays, {}, shard.file)
+        return self._domains[key]
+
+    def _kind(self, file: h5py.File, where: str) -> str:
+        """Return the kind of the domains in a shard."""
+        if "kind" not in file:
+            return "mesh" if "cells" in file else "cloud"
+        kind = bytes(np.asarray(self._dataset(file, "kind", where)[...], dtype=np.uint8)).decode(errors="replace")
+        self._expect(kind in DOMAINS, where, f"domains of kind {kind!r}")
+        return kind
+
+    def _read_domain(self, described: dict[str, Any]) -> Domain:
+        numbers = {name: value for name, value in described.items() if isinstance(value, int)}
+        if "sha256" not in described:
+            return self._made(described["kind"], {}, numbers, MANIFEST)
+        file = self._file(DOMAIN, described["sha256"])
+        arrays = {name: torch.from_numpy(self._dataset(file, name, DOMAIN)[...]) for name in file}
+        domain = self._made(described["kind"], arrays, numbers, DOMAIN)
+        self._expect(len(domain) == described["points"], DOMAIN, f"{len(domain)} points, not {described['points']}")
+        return domain
+
+    def _made(self, kind: str, arrays: dict[str, Tensor], numbers: dict[str, int], where: str) -> Domain:
+        try:
+            return DOMAINS[kind].from_arrays(arrays, numbers)
+        except KeyError as error:
+            raise CorruptFile(f"{self.folder / where}: no {error} of a {kind}; it was not written by gkn") from error
+
+    def _find(self, i: int) -> tuple[Shard, h5py.File, int]:
+        place = int(np.searchsorted(self._firsts, i, side="right")) - 1
+        shard = self.shards[place]
+        return shard, self._file(shard.file, shard.sha256), i - int(self._firsts[place])
+
+    def _file(self, name: str, expected: str) -> h5py.File:
+        if name not in self._open:
+            path = self.folder / name
+            if name not in self._checked:
+                self._check(path, expected)
+                self._checked.add(name)
+            if len(self._open) >= _MOST_OPEN:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[name] = h5py.File(path, "r")
+        return self._open[name]
+
+    def _check(self, path: Path, expected: str) -> None:
+        if not path.is_file():
+            raise CorruptFile(f"{path}: listed in {MANIFEST}, but not there; restore it or make the dataset again")
+        if sha256(path) != expected:
+            raise CorruptFile(f"{path}: not the bytes that were written (sha256 differs); restore it or make the dataset again")
+
+    def _ptr(self, file: h5py.File, name: str, shard: Shard) -> Array:
+        data = self._dataset(file, name, shard.file)
+        self._expect(data.shape == (shard.count + 1,), shard.file, f"{name} has shape {data.shape}")
+        ptr = np.asarray(data[...])
+        self._expect(ptr[0] == 0 and bool((np.diff(ptr) > 0).all()), shard.file, f"{name} is no list of offsets")
+        return ptr
+
+    def _dataset(self, file: h5py.File, name: str, where: str) -> h5py.Dataset:
+        data = plain_array(file, name, self.folder / where)
+        self._expect(data.dtype.name in TYPES, where, f"{name} holds {data.dtype}")
+        return data
+
+    def _expect(self, condition: object, where: str, what: str) -> None:
+        if not condition:
+            raise CorruptFile(f"{self.folder / where}: {what}; it was not written by gkn, or not by this version")
