@@ -17,12 +17,14 @@ import torch
 
 from benchmarks import RESULTS, commit, machine, record
 from gkn import GKN, Darcy, Nystrom, fit, make_dataset, relative_l2
-from gkn.operator.evaluate import Sampled
-from gkn.operator.operator import Exact, Support
+from gkn.models.gkn import NETWORKS, SMOOTHING
+from gkn.operator.ways import Exact, Sampled, Support
 from gkn.train.fit import products
-from gkn.train.loop import Run
+from gkn.train.loop import Options, Trainer
+from gkn.train.losses import LOSSES
 from gkn.train.ranks import Stop, join
-from gkn.train.recipe import LOSSES, NETWORKS, RECIPES, SMOOTHING
+from gkn.train.recipe import RECIPES
+from gkn.train.setup import Choices, set_up
 
 NAME = "training-gpu"
 TRAIN, TEST = 1000, 100
@@ -54,7 +56,7 @@ def train(name, parts, device):
     model = GKN(dim=2, in_channels=4, **NETWORKS[which])
     torch.cuda.reset_peak_memory_stats()
     about = {"script": "benchmarks/training.py", "machine": machine(), "commit": commit()}
-    operator = fit(model, learn, rule, recipe, test=judge, how=Sampled(m), test_every=10**6, device=device, about=about)
+    operator = fit(learn, model, rule, recipe, test=judge, how=Sampled(m), test_every=10**6, device=device, about=about)
     test, known = relative_l2(operator, judge, Sampled(m), seed=1), relative_l2(operator, learn.take(100), Sampled(m), seed=1)
     metrics = operator.about["metrics"]
     cell = {
@@ -107,19 +109,18 @@ def throughput(which, precision, parts, device, epochs=10):
     def made():
         torch.manual_seed(0)
         model = GKN(dim=2, in_channels=4, **NETWORKS[which])
-        run = Run(model, [learn], [Nystrom(0.25, 200, 2)], recipe, None, None, False, None, join(device, precision, 60.0))
-        run.stop, run.warn = Stop(), print
-        return run
+        setup = set_up(learn, Choices(model, rule=Nystrom(0.25, 200, 2), recipe=recipe), device, None)
+        return Trainer(setup, join(device, precision, 60.0), Stop(), Options())
 
     def network(run):
         term = LOSSES[recipe.loss][0]
         for _ in range(epochs):
             for batch, graphs in batches:
-                run.optimizer.zero_grad()
+                run.step.optimizer.zero_grad()
                 with run.fabric.autocast():
                     found = run.model(batch.graph, batch.x, batch.a, batch.weights)
                 (term(found.to(batch.u.dtype), batch).sum() / graphs).backward()
-                run.optimizer.step()
+                run.step.optimizer.step()
 
     def seconds(work, run):
         torch.cuda.synchronize()
@@ -131,22 +132,22 @@ def throughput(which, precision, parts, device, epochs=10):
     with products(precision):
         runs = [made() for _ in range(3)]
         runs[0].go()  # compiles
-        batches = [*islice(runs[1].ahead.batches(0, 0), runs[1].steps)]  # one epoch's, on the device
+        batches = [*islice(runs[1].prefetcher.batches(0, 0), runs[1].progress.steps)]  # one epoch's, on the device
         alone = min(seconds(network, made()) for _ in range(3))
-        loop = min(seconds(Run.go, run) for run in runs[1:])
-    if [e["loss"] for e in runs[1].metrics] != [e["loss"] for e in runs[2].metrics]:
+        loop = min(seconds(Trainer.go, run) for run in runs[1:])
+    if [e["loss"] for e in runs[1].progress.metrics] != [e["loss"] for e in runs[2].progress.metrics]:
         raise SystemExit("the same run gave other losses: nothing to time")
-    steps = runs[1].steps * epochs
+    steps = runs[1].progress.steps * epochs
     return {
         "commit": commit(),
         "recipe": which,
         "precision": precision,
         "steps": steps,
-        "edges_per_step": runs[1].edges / steps,
+        "edges_per_step": runs[1].progress.edges / steps,
         "seconds_per_step": loop / steps,
         "network_seconds_per_step": alone / steps,
         "share_not_in_network": 1 - alone / loop,
-        "edges_per_second": runs[1].edges / loop,
+        "edges_per_second": runs[1].progress.edges / loop,
     }
 
 

@@ -16,7 +16,7 @@ def main(out: Path | None = None) -> float:
     train, test = gkn.make_dataset(gkn.Darcy(size=61, modes=64), 70).smoothed(0.1).split(50, 20)
     torch.manual_seed(0)
     model = gkn.GKN(dim=2, in_channels=4, width=16, kernel=(16, 32), steps=4, last_sigma=False)
-    operator = gkn.fit(model, train, gkn.Nystrom(0.3, 100), epochs=25, batch=5, lr=5e-3)
+    operator = gkn.fit(train, model, gkn.Nystrom(0.3, 100), epochs=25, batch=5, lr=5e-3)
 
     nodes = [50, 100, 200, 400, 800]
     errors = [gkn.relative_l2(operator, test, gkn.Sampled(m)).mean for m in nodes]

@@ -17,7 +17,7 @@ def main(out: Path | None = None) -> float:
 
     torch.manual_seed(0)
     model = gkn.GKN(dim=2, in_channels=4, width=16, kernel=(16, 32), steps=4, last_sigma=False)
-    operator = gkn.fit(model, train.every(16), gkn.Radius(0.2), epochs=25, batch=4, lr=5e-3)
+    operator = gkn.fit(train.every(16), model, gkn.Radius(0.2), epochs=25, batch=4, lr=5e-3)
 
     coarse = gkn.relative_l2(operator, test.every(16))
     fine = gkn.relative_l2(operator, test, gkn.Partition(256))  # 256 shifted sub-grids of 16 x 16

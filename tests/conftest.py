@@ -57,14 +57,16 @@ def faults(tmp_path_factory):
 class OneLayer(torch.nn.Module):
     """Stands for neuraloperator's network where that is not installed: called alike, and as little as does anything."""
 
-    def __init__(self, n_modes, in_channels, out_channels, hidden_channels, n_layers):
+    def __init__(self, n_modes, in_channels, out_channels, hidden_channels, n_layers, positional_embedding):
         super().__init__()
         self.modes, self.up = n_modes, torch.nn.Conv2d(in_channels, hidden_channels, 1)
+        self.weight = torch.nn.Parameter(torch.ones(hidden_channels, 1, 1, dtype=torch.complex64) * (1 + 0.5j))
         self.down = torch.nn.Conv2d(hidden_channels, out_channels, 1)
 
     def forward(self, a):
         v = torch.fft.rfft2(self.up(a))
         low = torch.zeros_like(v)
+        v = v * self.weight
         low[..., : self.modes[0], : self.modes[1]] = v[..., : self.modes[0], : self.modes[1]]
         return self.down(torch.fft.irfft2(low, s=a.shape[-2:]))
 

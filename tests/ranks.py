@@ -12,8 +12,8 @@ import torch
 from gkn import Nystrom, fit
 from gkn.data.dataset import BadNumbers
 from gkn.graph.batches import Batches
-from gkn.train.loop import Run
 from gkn.train.ranks import Stopped
+from gkn.train.step import Step
 from tests import tiny
 
 torch.set_num_threads(1)
@@ -23,25 +23,25 @@ folder.mkdir(parents=True, exist_ok=True)
 train, test = tiny.data()
 options = {"test": test, "test_every": 2, "out": folder / "run", "save_every": 0.0, "batch": 2, "epochs": 10}
 seen = {"gradients": [], "samples": []}
-step = Run._step
+step = Step.__call__
 
 
-def disturbed(run, batch, graphs):
+def disturbed(self, batch, graphs, number, *rest):
     """One step, and what the test wants to happen to it."""
     if what == "record":
         seen["samples"].append([] if batch is None else [*batch.samples])
-    elif what == "die" and rank == 1 and attempt == 0 and run.step == 13:
+    elif what == "die" and rank == 1 and attempt == 0 and number == 13:
         (folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    elif what == "hang" and rank == 1 and run.step == 13:
+    elif what == "hang" and rank == 1 and number == 13:
         (folder / "stopped").touch()
         os.kill(os.getpid(), signal.SIGSTOP)
     elif what == "slow":
         time.sleep(0.3)
-    step(run, batch, graphs)
+    return step(self, batch, graphs, number, *rest)
 
 
-Run._step = disturbed
+Step.__call__ = disturbed
 if what == "record":
     options |= {"batch": 3, "epochs": 3, "precision": "fp64", "clip": None}
     adam = torch.optim.Adam.step
@@ -75,7 +75,7 @@ if what == "bad-gradient" and rank == 1:
     torch.Tensor.backward = bad
 model = tiny.network(rank if what == "born" else 0)
 try:
-    fit(model, train, Nystrom(0.3, 60), **options)
+    fit(train, model, Nystrom(0.3, 60), **options)
 except BadNumbers as error:
     print(f"rank {rank} stopped: {error}", flush=True)
     sys.exit(1)

@@ -9,14 +9,14 @@ from typer.testing import CliRunner
 
 from gkn.cli import app
 from gkn.data.dataset import Dataset
+from gkn.data.features import Features
 from gkn.data.generate import make_dataset
 from gkn.data.problems import Darcy
 from gkn.geometry.cloud import Cloud
 from gkn.geometry.grid import Grid
 from gkn.graph.rules import Nystrom, Radius
-from gkn.operator.evaluate import Sampled
-from gkn.operator.operator import Features
 from gkn.operator.saved import load
+from gkn.operator.ways import Sampled
 from gkn.study import work
 from gkn.study.beyond import cost
 from gkn.study.beyond import pages as report
@@ -25,7 +25,7 @@ from gkn.study.beyond.tables import NAMES, PUBLISHED, SCALES, first_of, tables
 from gkn.study.cells import Data
 from gkn.study.document import Document
 from gkn.study.scattered import clouds, scattered, unstructured
-from gkn.study.work import Place, judged_on, make_data, samples_of
+from gkn.study.work import Place, evaluated_on, make_data, samples_of
 
 runner = CliRunner()
 
@@ -50,7 +50,7 @@ def test_every_table(tmp_path, neuraloperator):
     for label, error in PUBLISHED.items():
         assert f"| {label} | {error:.4f} (published) |" in readme
     assert "## Seconds and bytes, over the number of points" in readme
-    assert "| for comparison: solved anew on these points, against 81 x 81 |" in readme
+    assert "| for comparison: the solver on these points, against 81 x 81 |" in readme
     assert "## Time against accuracy" in readme
     assert readme.count("| slope of the last two |") == 2
     for name in ("resolution", "accuracy", "cost"):
@@ -62,7 +62,7 @@ def test_every_table(tmp_path, neuraloperator):
     for name in ("accuracy", "resolution"):
         assert all(f"| {row.label} |" in told for row in tables(SCALES["smoke"], 0)[name].rows)
     cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").iterdir()]
-    methods = {cell["run"]["training"]["method"]: cell["parameters"] for cell in cells}
+    methods = {cell["cell"]["training"]["model"]: cell["parameters"] for cell in cells}
     assert methods.pop("FNO") > 10  # which a smaller one may stand for
     assert all(count > 100 for count in methods.values())
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
@@ -79,14 +79,14 @@ def test_some_rows(tmp_path):
     assert call("resolution", "--only", "85 x 85 only", "--out", tmp_path).exit_code == 0
     first, alone, second, _ = tables(SCALES["smoke"], 0)["resolution"].rows
     place = Place(tmp_path, tmp_path / "work")
-    assert all(place.done(run) for row in (first, alone) for run in row.runs.values())
-    assert place.done(first.runs["s = 85"])["error"] != place.done(alone.runs["s = 85"])["error"]
-    assert not any(place.done(run) for run in second.runs.values())
+    assert all(place.result(run) for row in (first, alone) for run in row.cells.values())
+    assert place.result(first.cells["s = 85"])["error"] != place.result(alone.cells["s = 85"])["error"]
+    assert not any(place.result(run) for run in second.cells.values())
     wrong = call("resolution", "--only", "moon", "--out", tmp_path)
     assert "no row whose label contains 'moon'; there are points of 85 x 85 only, " in str(wrong.exception)
     assert call("--export", tmp_path / "saved", "--out", tmp_path).exit_code == 0
     operator = load(tmp_path / "saved")
-    assert {*operator.about["tests"]} == {*first.runs}
+    assert {*operator.about["tests"]} == {*first.cells}
     assert operator.about["commit"]
     missing = call("--export", tmp_path / "saved", "--out", tmp_path / "other")
     assert "holds no network to export; train it with gkn beyond resolution --scale smoke" in str(missing.exception)
@@ -101,28 +101,35 @@ def test_what_is_promised_is_what_is_run():
     assert (data.size, data.every, data.n, data.of, data.tests) == (421, 10, 1000, 1000, 200)
     assert row.training.more == ((5, Nystrom(0.12, 1849)),)  # nothing that is not on 85 x 85
     assert (data.known, alone.training.data.known) == (1, 5)
-    assert [each.training.method for each in others] == ["transformer", "FNO"]
-    for each in others:
-        assert (each.training.data.every, each.training.data.n, each.runs["s = 85"].functions) == (5, 1000, 200)
+    assert [each.training.model for each in others] == ["Transformer", "SliceAttention", "FNO"]
+    for each in others:  # the same data, features, loss, symmetries, boundary values and seed
+        theirs, ours = each.training, row.training
+        assert replace(theirs.data, every=10) == data
+        assert each.cells["s = 85"].functions == 200
+        shared = ("loss", "batch", "gradient", "symmetries", "zero", "schedule", "warm", "clip", "precision", "seed")
+        assert {name: getattr(theirs.recipe, name) for name in shared} == {name: getattr(ours.recipe, name) for name in shared}
+        assert theirs.weighted == ours.weighted
+    assert [each.training.more for each in others] == [row.training.more, row.training.more, ()]
+    assert others[2].training.data.every == 5  # images need whole grids
     assert row.training.weighted
     assert row.training.seed == row.training.recipe.seed == 1
-    run = row.runs["s = 85"]
-    assert (judged_on(run)[1], judged_on(run)[2]) == (5, range(1000, 1200))
+    run = row.cells["s = 85"]
+    assert (evaluated_on(run)[1], evaluated_on(run)[2]) == (5, range(1000, 1200))
     one, alone, many, _ = full["resolution"].rows
     assert one.training == alone.training == row.training
-    assert all(run.alone for run in alone.runs.values())
-    assert [run.on for run in alone.runs.values()] == ["test", "test", "test", "cloud", "mesh"]
+    assert all(run.alone for run in alone.cells.values())
+    assert [run.on for run in alone.cells.values()] == ["test", "test", "test", "cloud", "mesh"]
     assert many.training.more == ((7, Radius(0.12)), (3, Nystrom(0.12, 1849)))
-    assert [judged_on(each)[1] for each in many.runs.values()] == [5, 3, 2, 1, 1, 1, 1, 5, 5]
-    assert judged_on(many.runs[first_of(SCALES["full"])])[2] == judged_on(many.runs["s = 211"])[2] == range(1000, 1050)
-    assert many.runs["7225 random points"].how == Sampled(7225)
-    assert judged_on(many.runs["unstructured mesh"])[2].start == 1000
+    assert [evaluated_on(each)[1] for each in many.cells.values()] == [5, 3, 2, 1, 1, 1, 1, 5, 5]
+    assert evaluated_on(many.cells[first_of(SCALES["full"])])[2] == evaluated_on(many.cells["s = 211"])[2] == range(1000, 1050)
+    assert many.cells["7225 random points"].how == Sampled(7225)
+    assert evaluated_on(many.cells["unstructured mesh"])[2].start == 1000
     (few,) = full["few"].rows
     assert (few.training.data.n, few.training.data.of) == (100, 1000)
     for table in full.values():
         for each in table.rows:
-            assert {*each.runs} <= {*table.columns}
-            assert each.training.rule is None or each.training.rule.r == dict(each.training.settings)["radius"]
+            assert {*each.cells} <= {*table.columns}
+            assert each.training.rule.r == dict(each.training.settings).get("radius", each.training.rule.r)
 
 
 def test_where_a_is_known(tmp_path):
@@ -226,10 +233,10 @@ def test_functions_at_random_points():
 
 
 def test_a_training_that_diverged_is_said(tmp_path, monkeypatch):
-    place, runs = Place(tmp_path, tmp_path), [*tables(SCALES["smoke"], 0)["few"].rows[0].runs.values()]
+    place, runs = Place(tmp_path, tmp_path), [*tables(SCALES["smoke"], 0)["few"].rows[0].cells.values()]
     assert report._cell(runs, place) == "not run"
     assert report._cell([None], place) == ""
-    monkeypatch.setattr(Place, "done", lambda *_: {"failed": "x"})
+    monkeypatch.setattr(Place, "result", lambda *_: {"failed": "x"})
     assert report._cell(runs, place) == "1 of 1 diverged"
 
 
@@ -238,15 +245,15 @@ def test_errors_as_multiples_of_those_on_the_same_functions(monkeypatch, tmp_pat
     scale = SCALES["full"]
     first = first_of(scale)
     row = tables(scale, 0)["resolution"].rows[0]
-    columns = {run: column for column, run in row.runs.items()}
+    columns = {run: column for column, run in row.cells.items()}
     each = [0.2] * 10 + [0.1] * 40
     cells = {"s = 421": {"mean": 0.3}, "s = 211": {"mean": 0.18}, "s = 141": {"mean": 0.2}, "s = 85": {"mean": 0.1}}
 
     def done(_, run):
         known = cells.get(columns.get(run))
-        return None if known is None else {"run": {"functions": run.functions}, "error": known}
+        return None if known is None else {"cell": {"functions": run.functions}, "error": known}
 
-    monkeypatch.setattr(Place, "done", done)
+    monkeypatch.setattr(Place, "result", done)
     place = Place(tmp_path, tmp_path)
     assert report._ratio(row, "s = 421", first, place) == (pytest.approx(3.0), False)
     cells[first] = {"mean": 0.12, "each": each}
@@ -262,8 +269,8 @@ def test_errors_as_multiples_of_those_on_the_same_functions(monkeypatch, tmp_pat
 
 def test_rows_of_which_nothing_was_run_are_named(tmp_path, monkeypatch):
     table = tables(SCALES["smoke"], 0)["ablations"]
-    known = {"run": {"functions": 2}, "error": {"mean": 0.5}}
-    monkeypatch.setattr(Place, "done", lambda _, run: known if run in table.rows[0].runs.values() else None)
+    known = {"cell": {"functions": 2}, "error": {"mean": 0.5}}
+    monkeypatch.setattr(Place, "result", lambda _, run: known if run in table.rows[0].cells.values() else None)
     monkeypatch.setattr(report, "_cost", lambda *_: [])
     page = Document("x")
     report._table(page, [table], Place(tmp_path, tmp_path), [])
@@ -275,12 +282,12 @@ def test_rows_of_which_nothing_was_run_are_named(tmp_path, monkeypatch):
 def test_how_many_trainings_shared_the_machine(tmp_path):
     """When it was trained, whatever is done when it is judged once more."""
     assert call("few", "--out", tmp_path, "--jobs", 2, "--seeds", 2).exit_code == 0
-    place, run = Place(tmp_path, tmp_path / "work"), tables(SCALES["smoke"], 0)["few"].rows[0].runs["s = 85"]
-    before = place.done(run)
-    place.cell(run).unlink()
+    place, run = Place(tmp_path, tmp_path / "work"), tables(SCALES["smoke"], 0)["few"].rows[0].cells["s = 85"]
+    before = place.result(run)
+    place.file(run).unlink()
     assert call("few", "--out", tmp_path).exit_code == 0
-    assert before["jobs"] == place.done(run)["jobs"] == 2
-    assert before["error"] == place.done(run)["error"]
+    assert before["jobs"] == place.result(run)["jobs"] == 2
+    assert before["error"] == place.result(run)["error"]
     assert len(before["error"]["each"]) == run.functions
 
 
@@ -311,9 +318,9 @@ def test_cost_is_not_asked_for_in_vain(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "_made", lambda *_: pytest.fail("measured again"))
     cost.measure(scale, place)
     monkeypatch.setattr(cost, "LONG", 0.0)
-    (tmp_path / "cost" / "transformer-200.json").unlink()
+    (tmp_path / "cost" / "Transformer-200.json").unlink()
     cost.measure(scale, place)
-    assert cost.known(tmp_path, scale)["transformer"][200]["why"] == "not tried: it would take more than 0 s"
+    assert cost.known(tmp_path, scale)["Transformer"][200]["why"] == "not tried: it would take more than 0 s"
 
 
 def test_slopes():

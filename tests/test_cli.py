@@ -86,7 +86,7 @@ def test_info_check_show(made, tmp_path):
         "size = 13",
         "seed 3",
         "samples 20",
-        "Grid(size=13, dim=2)",
+        "a grid of 13 x 13",
         "a -> u",
         Dataset.open(made).manifest.hash,
     ):
@@ -154,7 +154,7 @@ def test_config_fills_flags_and_flags_win(tmp_path):
         ("data make darcy --out {tmp}/x --set tau=1e200", 1, "no finite number"),
         ("data make darcy --out {tmp}/x --set modes=200000", 1, "too many"),
         ("data make darcy --out {tmp}/x --set dim=3 --size 10000000", 1, "too many for any machine"),
-        ("data show {made} --out {tmp}/noext", 1, "by its ending"),
+        ("data show {made} --out {tmp}/noext", 1, "needed a file name that ends in .png"),
         ("data info {tmp}/nope\\[/foo]", 1, "nope\\[/foo]: not a dataset"),
         ("data check {made} --device cuda", 1, "no usable CUDA device"),
         ("data make darcy --out {tmp}/x --device cuda --n 1", 1, "no usable CUDA device"),

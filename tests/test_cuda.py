@@ -35,10 +35,12 @@ from gkn import (
 )
 from gkn.data.dataset import BadNumbers
 from gkn.models import Multigrid, NearFar
-from gkn.ops.balls import Balls, features
+from gkn.ops.balls import ChipBalls, Neighbourhoods, make_balls
+from gkn.ops.balls import ball_features as features
+from gkn.ops.integral import plan_integral
 from gkn.ops.kernel import Kernel
 from gkn.train.checkpoint import Checkpoints
-from gkn.train.loop import Run
+from gkn.train.loop import Trainer
 
 pytestmark = pytest.mark.gpu
 
@@ -241,9 +243,9 @@ def test_nan_is_not_hidden(rng):
     for sizes in ((8,), (8, 16), (200, 16)):
         kernel = Kernel(2, sizes, 8, 8).cuda()
         for recompute in (False, True):
-            assert torch.isnan(kernel.on(graph, features, features, recompute=recompute)(v)[7]).all()
+            assert torch.isnan(plan_integral(kernel, graph, features, features, recompute=recompute).integral()(v)[7]).all()
             with torch.no_grad():
-                assert torch.isnan(kernel.on(graph, features, features, recompute=recompute)(v)[7]).all()
+                assert torch.isnan(plan_integral(kernel, graph, features, features, recompute=recompute).integral()(v)[7]).all()
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16"])
@@ -269,7 +271,7 @@ def test_all_steps_as_one_function(rng, monkeypatch, kind, recompute):
     model.recompute = recompute
     ours = [run(model, torch.float32, False)]
     for name in ("GROUP_BYTES", "KEPT_BYTES"):
-        monkeypatch.setattr(f"gkn.ops.kernel.{name}", {"cpu": 2**17, "cuda": 2**17})
+        monkeypatch.setattr(f"gkn.ops.integral.{name}", {"cpu": 2**17, "cuda": 2**17})
     monkeypatch.setattr("gkn.ops.library.BLOCK_BYTES", {"cpu": 2**16, "cuda": 2**16})
     ours.append(run(model, torch.float32, False))
     eps = {"fp32": 2**-21, "bf16": 2**-8}[kind]
@@ -300,7 +302,7 @@ def test_draws_are_those_of_the_cpu():
     assert torch.equal(here, there.cpu())
 
 
-go = Run.go
+go = Trainer.go
 
 
 def tiny(out=None, **options):
@@ -309,7 +311,7 @@ def tiny(out=None, **options):
     train, test = data.split(8, 4)
     model = GKN(2, 1, 1, width=16, kernel=(16, 32), steps=3)
     given = {"epochs": 6, "batch": 3, "device": "cuda", "test": test, "test_every": 2, "save_every": 0.0, "keep": 100}
-    return fit(model, train, Nystrom(0.3, 60, 2), out=out, **{**given, **options})
+    return fit(train, model, Nystrom(0.3, 60, 2), out=out, **{**given, **options})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
@@ -346,7 +348,7 @@ def test_bad_numbers_stop_a_gpu_run_within_a_step(tmp_path):
     model = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "backward", poisoned)
-        patch.setattr("gkn.train.loop.Run.go", lambda run: (model.append(run.model), go(run))[1])
+        patch.setattr("gkn.train.loop.Trainer.go", lambda run, *board: (model.append(run.model), go(run, *board))[1])
         with pytest.raises(BadNumbers, match=r"step 8: the gradient of kappa\.W is not finite"):
             tiny(tmp_path / "a", save_every=1e9)
     assert len(calls) <= 10
@@ -373,9 +375,9 @@ def test_small_kernels_on_the_chip_are_the_sum_over_edges(kind):
         here = copy.deepcopy(kernel).to(device, dtype)
         values = v.to(device, dtype).requires_grad_()
         with torch.autocast(device, kind, enabled=device == "cuda" and kind != torch.float32):
-            balls = Balls(graph.to(device), of, of, 2, None, here, 1, recompute=False, backend=backend)
+            balls = make_balls(Neighbourhoods(graph.to(device), of, of, 2, None), here, 1, recompute=False, backend=backend)
             out = balls(here, values, values)
-        assert (balls.near is not None) == (backend == "fused")
+        assert isinstance(balls, ChipBalls) == (backend == "fused")
         gradients = torch.autograd.grad(out, [values, *here.parameters()], d.to(device, out.dtype))
         return [each.detach().cpu().double() for each in (out, *gradients)]
 
@@ -415,7 +417,7 @@ def test_a_recorded_step_is_the_step(kind, rule, more, monkeypatch):
         model = kind(2, len(data.inputs), 1, width=32, radius=0.1)
         seen = losses[capture] = []
         options = {"device": "cuda", "weighted": True, "zero": "box", "batch": 4, "epochs": 3, **more}
-        fit(model, data, rule, "ours", capture=capture, report=seen.append, **options)
+        fit(data, model, rule, "ours", capture=capture, report=seen.append, **options)
     one, other = (torch.tensor([status.loss for status in losses[capture][1:]]) for capture in (True, False))
     assert len(one) == 8
     torch.testing.assert_close(one, other, rtol=2e-3, atol=0)

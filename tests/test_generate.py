@@ -250,7 +250,7 @@ def test_a_full_disk_at_the_command_line(faults, point, tmp_path):
     assert done.returncode == 1, done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"error: No space left on device: {folder}")
-    assert last.endswith("make room and run the same command again")
+    assert last.endswith("free some space and run the same command again")
     assert "Traceback" not in done.stderr
     assert not (folder / "dataset.json").exists() or Manifest.read(folder).n == 60
     subprocess.run(command(folder), check=True, capture_output=True)

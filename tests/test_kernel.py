@@ -4,8 +4,14 @@ import torch
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph
 from gkn.ops import BACKENDS, library
-from gkn.ops import kernel as module
+from gkn.ops import integral as module
+from gkn.ops.integral import OnChip, plan_integral
 from gkn.ops.kernel import Kernel
+
+
+def integrate(kernel, graph, x, y, **options):
+    """The integral of a kernel over a graph."""
+    return plan_integral(kernel, graph, x, y, **options).integral()
 
 
 def setting(rng, sizes=(5, 7), n=4, m=3, nodes=20, dtype=torch.float64):
@@ -54,7 +60,7 @@ def test_it_is_the_network_edge_by_edge(rng, monkeypatch, sizes, backend, recomp
     options = {"weights": weights, "rho": density, "points": (x, x), "recompute": recompute, "backend": backend}
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            out = kernel.on(graph, features, features, **options)(v)
+            out = integrate(kernel, graph, features, features, **options)(v)
         error = float((out.detach().double() - expected.detach()).norm() / expected.detach().norm())
         assert error < (1e-12 if kind == torch.float64 else 1e-5)
 
@@ -77,7 +83,7 @@ def test_gradients_kept_or_recomputed_are_those_of_the_plain_network(rng, monkey
     for recompute in (False, True):
 
         def twice(kernel, f, v, recompute=recompute):
-            integral = kernel.on(graph, f, f, recompute=recompute, backend=backend)
+            integral = integrate(kernel, graph, f, f, recompute=recompute, backend=backend)
             return integral(integral(v))  # two steps with one h: its gradient has two terms
 
         for mine, exact in zip(grads(kernel, features, v, twice), truth, strict=True):
@@ -97,7 +103,7 @@ def test_twice_differentiable(rng, recompute):
                 self.kernel = kernel
 
             def forward(self, f, v):
-                integral = self.kernel.on(graph, f, f, recompute=recompute)
+                integral = integrate(self.kernel, graph, f, f, recompute=recompute)
                 return integral(integral(v))
 
         values = {f"kernel.{name}": value for name, value in zip(names, parameters, strict=True)}
@@ -127,7 +133,7 @@ def test_recomputing_needs_memory_for_a_block_only(rng):
         kernel, graph, _, features, v = setting(rng, (16, 32), n=4, m=4, nodes=nodes)
         for recompute in (True, False):
             with torch.no_grad(), Largest() as seen:
-                kernel.on(graph, features, features, recompute=recompute)(v)
+                integrate(kernel, graph, features, features, recompute=recompute)(v)
             found[nodes, recompute] = seen.size
     assert found[900, False] > 8 * found[300, False]
     room = module.BLOCK_BYTES["cpu"]
@@ -137,15 +143,15 @@ def test_recomputing_needs_memory_for_a_block_only(rng):
         for nodes in (300, 900):
             kernel, graph, _, features, v = setting(rng, (16, 32), n=4, m=4, nodes=nodes)
             with torch.no_grad(), Largest() as seen:
-                kernel.on(graph, features, features, recompute=True)(v)
+                integrate(kernel, graph, features, features, recompute=True)(v)
             assert seen.size <= 2**18
 
 
 def test_kept_where_it_fits(rng, monkeypatch):
     kernel, graph, _, features, _ = setting(rng)
-    assert not kernel.on(graph, features, features).recompute
+    assert not integrate(kernel, graph, features, features).plan.recompute
     monkeypatch.setattr(module, "available_memory", lambda device: 1000)
-    assert kernel.on(graph, features, features).recompute
+    assert integrate(kernel, graph, features, features).plan.recompute
 
 
 def test_the_same_bits_every_time(rng):
@@ -153,7 +159,7 @@ def test_the_same_bits_every_time(rng):
 
     def bits():
         kernel.zero_grad()
-        integral = kernel.on(graph, features, features)
+        integral = integrate(kernel, graph, features, features)
         integral(integral(v)).square().sum().backward()
         return torch.cat([p.grad.flatten() for p in kernel.parameters()])
 
@@ -167,7 +173,7 @@ def test_no_edges(rng):
     for backend in BACKENDS:
         for recompute in (False, True):
             kind = torch.float32 if backend == "fused" else torch.float64
-            out = kernel.to(kind).on(none, features.to(kind), features.to(kind), recompute=recompute, backend=backend)(
+            out = integrate(kernel.to(kind), none, features.to(kind), features.to(kind), recompute=recompute, backend=backend)(
                 v.to(kind)
             )
             assert out.shape == (20, 3)
@@ -180,7 +186,7 @@ def test_matrices_are_what_is_integrated(rng):
     kappa = kernel.matrices(features[graph.targets.long()], features[graph.src.long()])
     message = torch.einsum("ej,eji->ei", v[graph.src.long()], kappa)
     sums = torch.zeros(20, 3, dtype=torch.float64).index_add(0, graph.targets.long(), message)
-    torch.testing.assert_close(kernel.on(graph, features, features, mean=False)(v), sums)
+    torch.testing.assert_close(integrate(kernel, graph, features, features, mean=False)(v), sums)
 
 
 def test_bad_arguments_are_refused(rng):
@@ -192,11 +198,11 @@ def test_bad_arguments_are_refused(rng):
         Kernel(3, (5, 0), 4, 4)
     kernel, graph, x, features, v = setting(rng)
     with pytest.raises(ValueError, match="needs the points"):
-        kernel.on(graph, features, features, rho=lambda x, y: x[:, 0])
+        integrate(kernel, graph, features, features, rho=lambda x, y: x[:, 0])
     with pytest.raises(ValueError, match="needed one number an edge"):
-        kernel.on(graph, features, features, rho=lambda x, y: x, points=(x, x))
+        integrate(kernel, graph, features, features, rho=lambda x, y: x, points=(x, x))
     with pytest.raises(ValueError, match="v of shape"):
-        kernel.on(graph, features, features)(v[:5])
+        integrate(kernel, graph, features, features)(v[:5])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -209,8 +215,10 @@ def test_hidden_features_that_never_leave_the_chip(rng, monkeypatch, sizes, dtyp
     expected = plain(kernel, graph, features, v, weights).detach()
     kernel = kernel.float()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        integral = kernel.on(graph, features.float(), features.float(), weights=weights, recompute=True, backend="fused")
-        assert integral.through
+        integral = integrate(
+            kernel, graph, features.float(), features.float(), weights=weights, recompute=True, backend="fused"
+        )
+        assert isinstance(integral, OnChip)
         out = integral(v.float())
     assert out.dtype == dtype
     assert float((out.double() - expected).norm() / expected.norm()) < (1e-5 if dtype == torch.float32 else 2e-2)
@@ -233,7 +241,9 @@ def test_recomputing_keeps_nothing_of_the_edges_for_the_backward_pass(rng, monke
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            integral = kernel.on(graph, features, features, recompute=True, rho=lambda x, y: (x - y).norm(dim=1), points=(x, x))
+            integral = integrate(
+                kernel, graph, features, features, recompute=True, rho=lambda x, y: (x - y).norm(dim=1), points=(x, x)
+            )
             v = torch.randn(400, 4, generator=rng, requires_grad=True)
             for _ in range(3):
                 v = integral(v)
@@ -260,7 +270,7 @@ def test_recomputing_in_bf16_adds_up_in_full_precision(rng, monkeypatch):
     def grad(block, enabled):
         monkeypatch.setattr(module, "BLOCK_BYTES", {"cpu": block})
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            out = kernel.on(graph, features, features, recompute=True)(v)
+            out = integrate(kernel, graph, features, features, recompute=True)(v)
         return torch.autograd.grad(out.float().sum(), kernel.W)[0]
 
     truth = grad(2**26, False)
@@ -273,20 +283,28 @@ def test_v_is_checked_whatever_the_way(rng):
     for recompute in (False, True):
         for backend in BACKENDS:
             with torch.no_grad(), pytest.raises(ValueError, match="v of shape"):
-                kernel.on(graph, features, features, recompute=recompute, backend=backend)(v[:5])
+                integrate(kernel, graph, features, features, recompute=recompute, backend=backend)(v[:5])
     with pytest.raises(ValueError, match=r"weights: torch.float32 of shape \(1,\)"):
-        kernel.on(graph, features, features, weights=torch.ones(1))
+        integrate(kernel, graph, features, features, weights=torch.ones(1))
     scale, points = torch.ones(1, requires_grad=True), torch.rand(20, 2)
     for recompute in (False, True):
         with pytest.raises(ValueError, match="a density is a constant here"):
-            kernel.on(graph, features, features, rho=lambda x, y: scale * x[:, 0], points=(points, points), recompute=recompute)
+            integrate(
+                kernel,
+                graph,
+                features,
+                features,
+                rho=lambda x, y: scale * x[:, 0],
+                points=(points, points),
+                recompute=recompute,
+            )
 
 
 def test_what_must_be_kept_must_fit(rng, monkeypatch):
     kernel, graph, _, features, _ = setting(rng)
     monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 1000)
     with pytest.raises(MemoryError, match="recompute=False: hidden features of Graph"):
-        kernel.on(graph, features, features, recompute=False)
+        integrate(kernel, graph, features, features, recompute=False)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -297,7 +315,7 @@ def test_second_derivatives_beside_frozen_parameters(rng, recompute):
     v = v.requires_grad_()
 
     def call(v):
-        return kernel.on(graph, features, features, recompute=recompute)(v).square()
+        return integrate(kernel, graph, features, features, recompute=recompute)(v).square()
 
     assert torch.autograd.gradgradcheck(call, (v,))
 
@@ -310,7 +328,7 @@ def test_a_density_is_asked_once_an_edge_and_a_first_time_before(rng):
         asked.append(len(x))
         return torch.ones(len(x), dtype=torch.float64)
 
-    integral = kernel.on(graph, features, features, rho=rho, points=(x, x))
+    integral = integrate(kernel, graph, features, features, rho=rho, points=(x, x))
     integral(integral(v)[:, :1].expand(-1, 4))
     assert asked == [1, graph.num_edges]
 
@@ -321,7 +339,7 @@ def test_forward_mode_keeps_nothing_on_the_chip(rng):
 
     def tangent(backend):
         def call(v):
-            return kernel.on(graph, features, features, recompute=True, backend=backend)(v)
+            return integrate(kernel, graph, features, features, recompute=True, backend=backend)(v)
 
         with torch.no_grad():
             return torch.func.jvp(call, (v,), (direction,))[1]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import gkn
 from gkn import Dataset, Grid, Mesh, Radius, load, relative_l2
 from gkn.data.readers import read_sample
 from gkn.data.writers import save
@@ -21,6 +22,8 @@ from gkn.train.checkpoint import Checkpoints
 from tests.test_cli import run
 
 SMALL = [
+    "--model",
+    "GKN",
     "--train",
     "6",
     "--test",
@@ -29,12 +32,6 @@ SMALL = [
     "40",
     "--r",
     "0.4",
-    "--width",
-    "6",
-    "--kernel",
-    "6,8",
-    "--steps",
-    "2",
     "--epochs",
     "4",
     "--batch",
@@ -42,6 +39,7 @@ SMALL = [
     "--device",
     "cpu",
 ]
+SMALL += ["--network", "width=6", "--network", "kernel=6,8", "--network", "steps=2"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +72,7 @@ def test_train_and_info(data, trained):
     operator = run("info", trained / "operator")
     assert "parameters" in operator
     assert "command gkn train" in operator
-    assert "recipe darcy" in run("info", data)
+    assert "origin darcy" in run("info", data)
     assert "pretrained" in run("info")
     assert "no run, operator or dataset" in run("info", data.parent, code=1)
 
@@ -171,8 +169,8 @@ def test_wrong_words(data, trained, tmp_path):
         (["train", data], 2, "Missing option '--out'"),
         (["train", data, "--out", out, "--recipe", "best"], 1, "no recipe 'best'; there are paper, ours"),
         (["train", data, "--out", out, "--input", "b"], 1, "no field 'b' in this dataset; it has a, u"),
-        (["train", data, "--out", out, "--train", 9, "--test", 9], 1, "9 samples to learn from and 9 to judge by; it has 10"),
-        (["train", data, "--out", out, "--kernel", "a,b"], 2, "needed sizes of layers, e.g. 128,256"),
+        (["train", data, "--out", out, "--train", 9, "--test", 9], 1, "9 samples to learn from and 9 to test on; it has 10"),
+        (["train", data, "--out", out, "--network", "kernel=a,b"], 2, "needed a number or a list of numbers, e.g. 128,256"),
         (["train", data, "--out", out, "--set", "warm"], 1, "needed KEY=VALUE"),
         (["train", data, "--out", out, "--set", "clip=much"], 1, "clip is a number of type float, 'much' is not"),
         (["train", data, "--out", out, "--set", "hurry=1"], 1, "a recipe has no 'hurry'; it has epochs"),
@@ -192,7 +190,7 @@ def test_wrong_words(data, trained, tmp_path):
         (["predict", "--pretrained", "mars", "--input", out, "--out", "y.npz"], 1, "no pretrained operator 'mars'; there are"),
         (["predict", trained, "--input", out, "--out", "y.npz"], 1, "no such file"),
         (["predict", trained, "--input", "y.npz", "--out", "y.npz"], 2, "the answer would overwrite the question"),
-        (["predict", trained, "--input", out, "--out", "y.npz", "--how", "sampled", "--m", 3], 2, "sampled judges"),
+        (["predict", trained, "--input", out, "--out", "y.npz", "--how", "sampled", "--m", 3], 2, "sampled is for eval"),
     ):
         heard = run(*words, code=code)
         assert said in heard, (words, heard)
@@ -219,9 +217,8 @@ def test_a_configuration_file(data, tmp_path):
         "train = 5",
         "test = 2",
         "m = 30",
-        "width = 5",
-        'kernel = "5,4"',
-        "steps = 1",
+        'model = "GKN"',
+        'network = ["width=5", "kernel=5,4", "steps=1"]',
         "epochs = 2",
         'set = ["clip=2.5"]',
     ]
@@ -271,49 +268,73 @@ def test_demo(tmp_path):
     for word in ("9 x 9", "17 x 17", "33 x 33", "by finite elements", "500 random points", "report.html"):
         assert word in said
     page = (tmp_path / "demo/report.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
-    steps = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo/run/checkpoints").iterdir()}
+    assert page.count("data:image/png;base64,") == 3
+    steps = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo/nearfar/checkpoints").iterdir()}
     results = {path: path.read_bytes() for path in (tmp_path / "demo/results").iterdir()}
-    assert len(results) == 4
+    assert len(results) == 8
     again = run(*words)
     table = re.search(r"trained on.*random points, from 17 x 17 [\d.]+ [\d.]+", said)[0]
     assert table in again
     assert {path: path.read_bytes() for path in (tmp_path / "demo/results").iterdir()} == results
     assert {
-        path: path.stat().st_mtime_ns for path in (tmp_path / "demo/run/checkpoints").iterdir()
+        path: path.stat().st_mtime_ns for path in (tmp_path / "demo/nearfar/checkpoints").iterdir()
     } == steps  # nothing was trained
 
 
 def test_demo_touches_nothing_that_is_not_its_own(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/thesis.txt").write_text("precious")
+    (tmp_path / "nearfar").mkdir()
+    (tmp_path / "nearfar/thesis.txt").write_text("precious")
     said = run("demo", "--out", tmp_path, "--n", 7, "--size", 17, "--epochs", 1, "--judged", 1, code=1)
     assert "is not empty and holds no run (thesis.txt)" in said
-    assert (tmp_path / "run/thesis.txt").read_text() == "precious"
+    assert (tmp_path / "nearfar/thesis.txt").read_text() == "precious"
 
 
 @pytest.mark.parametrize("model", ["NearFar", "Multigrid"])
 def test_other_networks_by_name(data, tmp_path, model):
-    sizes = ["--model", model, "--width", 16, "--steps", 1, "--epochs", 1, "--r", 0.3, "--set", "zero=box"]
+    sizes = ["--model", model, "--network", "width=16", "--epochs", 1, "--r", 0.3, "--set", "zero=box"]
     run("train", data, "--out", tmp_path / "run", *sizes, "--test", 2, "--device", "cpu")
     operator = load(tmp_path / "run")
     assert (type(operator.model).__name__, operator.model.radius, operator.rule.r, operator.weighted) == (model, 0.3, 0.3, True)
     assert model in run("info", tmp_path / "run" / "operator")
-    assert "no model 'FNO'; there are GKN, NearFar, Multigrid" in run(
-        "train", data, "--out", tmp_path / "x", "--model", "FNO", code=1
-    )
+    assert "no model 'MLP'; there are" in run("train", data, "--out", tmp_path / "x", "--model", "MLP", code=1)
 
 
 def test_grids_and_drawn_points_together(data, tmp_path):
     """NearFar by its own recipe, in balls that have enough points, from a grid and from points drawn at random."""
-    sizes = ["--model", "NearFar", "--width", 16, "--steps", 1, "--epochs", 1, "--every", 2, "--mixed", 40]
+    sizes = ["--network", "width=16", "--network", "blocks=1", "--epochs", 1, "--every", 2, "--mixed", 40]
     run("train", data, "--out", tmp_path / "run", *sizes, "--test", 2, "--device", "cpu")
     known = json.loads((tmp_path / "run/run.json").read_text())
     assert (known["recipe"]["optimizer"], known["recipe"]["batch"]) == ("muon", 4)
     operator = load(tmp_path / "run")
     assert isinstance(operator.rule, Radius)
-    assert operator.rule.r == pytest.approx(max(usual_radius(Grid(7)), usual_radius(Grid(13), 40)))
+    assert operator.rule.r == pytest.approx(usual_radius(Grid(7)))
     assert [*operator.model.features] == [1]
     for wrong in (["--mixed", 40], ["--mixed", 40, "--every", 2, "--m", 30]):
         said = run("train", data, "--out", tmp_path / "x", "--model", "NearFar", *wrong, code=1)
         assert "--mixed: needed a coarser grid beside the drawn points" in said
+
+
+@pytest.mark.parametrize("model", ["NearFar", "GKN"])
+def test_fit_and_the_command_line_train_the_same_thing(data, tmp_path, model):
+    """`gkn.fit(dataset)` and `gkn train data` fill in the same defaults, and end with the same bits."""
+    words = [] if model == "NearFar" else ["--model", model]
+    run("train", data, "--out", tmp_path / "cli", *words, "--epochs", 1, "--device", "cpu")
+    torch.manual_seed(99)  # what was drawn before does not matter
+    chosen = {} if model == "NearFar" else {"model": model}
+    ours = gkn.fit(gkn.open(data), **chosen, epochs=1, out=tmp_path / "python")
+    theirs = load(tmp_path / "cli")
+    assert type(ours.model).__name__ == model
+    assert json.loads((tmp_path / "cli/run.json").read_text()) == json.loads((tmp_path / "python/run.json").read_text())
+    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    sample = ours.ready(gkn.open(data))[0]
+    assert torch.equal(ours(sample), theirs(sample))
+
+
+def test_defaults_are_good_for_the_data(data):
+    """Two-phase coefficients are smoothed, kernels see the smooth field, u is 0 on the boundary, balls have 80 points."""
+    suggested = gkn.NearFar.defaults(gkn.open(data))
+    assert suggested.smoothing == {"a": pytest.approx(1 / 12)}
+    assert suggested.settings["features"] == (1,)
+    assert suggested.changes["zero"] == "box"
+    assert suggested.settings["radius"] == suggested.rule["r"] == pytest.approx(usual_radius(Grid(13)))

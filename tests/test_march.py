@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph
 from gkn.models import GKN
-from gkn.ops import kernel as module
+from gkn.ops import integral as module
 from gkn.ops.march import March
 
 
@@ -176,7 +176,7 @@ def test_a_backward_pass_inside_autocast_is_the_one_outside(rng, monkeypatch, re
     found = []
     for inside in (False, True):
         states = model.states(graph, x, a) if room == 100 else None
-        integral = model._integral(graph, (x, a), (x, a), None)
+        integral = model._plan(graph, (x, a), (x, a), None)
         out = states[-1] if states else integral.march(model.lift(x, a), model.W, 3, True)
         with torch.autocast("cpu", torch.bfloat16, enabled=inside):
             found.append(torch.autograd.grad(out.square().sum(), [model.kappa.W, model.kappa.B, model.kappa.hidden[0].weight]))
@@ -310,7 +310,7 @@ def test_how_large_groups_are(rng, monkeypatch, marches):
     monkeypatch.setattr(module, "GROUP_BYTES", {"cpu": 1})
     for free in (2**15, 2**15 + 77):
         monkeypatch.setattr(module, "available_memory", lambda device, free=free: free)
-        assert model._start(graph, x, a, None)[1].room == 2**12, "whatever the last bytes"
+        assert model._start(graph, x, a, None)[1].group_bytes == 2**12, "whatever the last bytes"
 
 
 def test_what_does_not_match_is_refused(rng):

@@ -12,7 +12,8 @@ from gkn.graph.graph import Graph
 from gkn.graph.levels import levels_of
 from gkn.graph.neighbors import radius_graph
 from gkn.graph.rules import Radius
-from gkn.models import Multigrid, model_of
+from gkn.models import Multigrid
+from gkn.models import model_from as model_of
 from gkn.operator.evaluate import relative_l2
 from gkn.operator.saved import load
 from gkn.train.fit import fit
@@ -84,7 +85,7 @@ def test_levels_are_those_of_the_points_and_weights_they_are_asked_of(rng):
 
 def test_a_turned_batch_has_the_levels_of_the_points_as_they_were(rng):
     x, _, w = points(rng)
-    graph = radius_graph(x, r=R).of(x, w)
+    graph = radius_graph(x, r=R).with_points(x, w)
     one, other = (levels_of(graph, y, w, R, 3) for y in (1 - x, x))
     assert one is other
     fresh = levels_of(radius_graph(x, r=R), x, w, R, 3)
@@ -144,18 +145,18 @@ def test_wrong_sizes_are_refused(rng):
     with pytest.raises(ValueError, match=r"needed \(K, 2\) and \(K, 2\)"):
         model(radius_graph(x, r=R), x, a[:, :1], w)
     with pytest.raises(TypeError, match="needed"):
-        Multigrid.of({"kind": "Multigrid"})
+        Multigrid.from_config({"kind": "Multigrid"})
     known = small().config()
-    assert Multigrid.of(known).config() == known
+    assert Multigrid.from_config(known).config() == known
     with pytest.raises(TypeError, match="a Multigrid of form 1, made by another version of gkn; this one computes form 2"):
-        Multigrid.of({name: value for name, value in known.items() if name != "form"})
+        Multigrid.from_config({name: value for name, value in known.items() if name != "form"})
 
 
 def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
     train, test = make_dataset(Darcy(size=17), 24).smoothed(0.1).split(16, 8)
     torch.manual_seed(0)
     model = Multigrid(2, len(train.inputs), 1, 16, cycles=2, levels=3, kernel=(16, 8), radius=0.13)
-    operator = fit(model, train, Radius(0.13), "nearfar", epochs=12, weighted=True, out=tmp_path / "run")
+    operator = fit(train, model, Radius(0.13), "nearfar", epochs=12, weighted=True, out=tmp_path / "run")
     assert relative_l2(operator, test).mean < 0.4
     again = load(tmp_path / "run")
     sample = again.ready(test)[0]
@@ -167,7 +168,7 @@ def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
 def test_another_radius_than_its_own_is_refused():
     data = make_dataset(Darcy(size=11), 4)
     with pytest.raises(ValueError, match=r"have radius 0\.12"):
-        fit(Multigrid(2, 1, 1, 8, cycles=1, levels=2, radius=R), data, Radius(0.2), epochs=1)
-    operator = fit(Multigrid(2, 1, 1, 8, cycles=1, levels=2, radius=R), data, Radius(R), epochs=1)
+        fit(data, Multigrid(2, 1, 1, 8, cycles=1, levels=2, radius=R), Radius(0.2), epochs=1)
+    operator = fit(data, Multigrid(2, 1, 1, 8, cycles=1, levels=2, radius=R), Radius(R), epochs=1)
     with pytest.raises(ValueError, match=r"have radius 0\.12, not 0\.3"):
         operator(data[0], r=0.3)

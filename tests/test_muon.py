@@ -70,7 +70,7 @@ def test_it_learns_and_goes_on_after_a_stop_to_the_same_bits(tmp_path):
         return NearFar(2, 1, 1, width=16, blocks=1, slices=4, head=8, kernel=(8, 4), radius=0.3)
 
     options = {"optimizer": "muon", "lr": 1e-2, "batch": 2, "epochs": 4}
-    whole = fit(network(), data, Radius(0.3), "ours", **options)
+    whole = fit(data, network(), Radius(0.3), "ours", **options)
     assert whole.about["metrics"]["loss"] < 0.9
 
     class Enough(Exception):
@@ -81,7 +81,7 @@ def test_it_learns_and_goes_on_after_a_stop_to_the_same_bits(tmp_path):
             raise Enough
 
     with pytest.raises(Enough):
-        fit(network(), data, Radius(0.3), "ours", out=tmp_path, save_every=0.0, report=stop, **options)
-    again = fit(network(), data, Radius(0.3), "ours", out=tmp_path, **options)
+        fit(data, network(), Radius(0.3), "ours", out=tmp_path, save_every=0.0, report=stop, **options)
+    again = fit(data, network(), Radius(0.3), "ours", out=tmp_path, **options)
     for one, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(one, other)

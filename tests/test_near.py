@@ -8,10 +8,9 @@ from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph
 from gkn.models import NearFar
 from gkn.ops import near
-from gkn.ops.balls import Balls, features
+from gkn.ops.balls import ChipBalls, Neighbourhoods, ball_features, make_balls
 from gkn.ops.kernel import Kernel
-from gkn.train.capture import refill, roomy
-from gkn.train.recipe import differences
+from gkn.train.losses import differences
 
 R = 0.4
 
@@ -25,15 +24,15 @@ def case(rng, targets=None, sources=20, dim=2, n=6, m=9, hidden=(7, 3), dtype=to
     ax = ay if targets is None else torch.randn(targets, 2, generator=rng)
     torch.manual_seed(int(torch.randint(2**31, (), generator=rng)))
     kernel = Kernel(dim + 1, hidden, n, m, smooth=True).to(dtype)
-    of = [features(p.to(dtype), a.to(dtype), R, (0,)) for p, a in ((x, ax), (y, ay))]
+    of = [ball_features(p.to(dtype), a.to(dtype), R, (0,)) for p, a in ((x, ax), (y, ay))]
     v = torch.randn(sources, n, generator=rng, dtype=torch.float64).to(dtype).requires_grad_()
     return graph, of, dim, kernel, v, torch.rand(sources, generator=rng) + 0.5
 
 
 def passes(graph, of, dim, kernel, v, weights, backend, d=None, own=None, recompute=False):
     """What comes out, and all gradients."""
-    balls = Balls(graph, *of, dim, weights, kernel, 1, recompute=recompute, backend=backend)
-    assert (balls.near is not None) == (backend == "fused")
+    balls = make_balls(Neighbourhoods(graph, *of, dim, weights), kernel, 1, recompute=recompute, backend=backend)
+    assert isinstance(balls, ChipBalls) == (backend == "fused")
     out = balls(kernel, v, own)
     d = torch.ones_like(out) if d is None else d.to(out.dtype)
     return [out, *torch.autograd.grad(out, [v, *([] if own is None else [own]), *kernel.parameters()], d)]
@@ -73,7 +72,7 @@ def test_of_differences(rng, sizes, weighted):
         for a, b in zip(found, other, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     same = torch.randn(1, kernel.W.shape[1], generator=rng)
-    balls = Balls(graph, *of, dim, weights, kernel, 1, backend="fused")
+    balls = make_balls(Neighbourhoods(graph, *of, dim, weights), kernel, 1, backend="fused")
     out = balls(kernel, same.expand(len(v), -1), same.expand(graph.num_targets, -1))
     wanted = (graph.degrees > 0)[:, None] * (same @ kernel.B)
     torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
@@ -94,10 +93,10 @@ def test_edges_that_are_not_there_are_not_seen(rng):
     """A graph with room for more, and refilled with another's edges: passes and differences are that other's."""
     first, second = case(rng, sources=23), case(rng, sources=23)
     graph, of, dim, kernel, v, weights = second
-    place = roomy(first[0], 9.0)
+    place = first[0].with_room(9.0)
     for each in (radius_graph(torch.rand(23, 2, generator=rng), r=1.5), graph):  # many edges, and then few
         assert each.num_edges <= place.num_edges
-        refill(place, each)
+        place.refill(each)
     d = torch.randn(23, 9, generator=rng)
     for a, b in zip(*(passes(each, of, dim, kernel, v, weights, "fused", d) for each in (place, graph)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
@@ -144,7 +143,7 @@ def test_second_derivatives(rng, differences):
     graph, of, dim, kernel, v, weights = case(rng, sources=12)
     found = {}
     for backend in ("fused", "factored"):
-        balls = Balls(graph, *of, dim, weights, kernel, 1, recompute=False, backend=backend)
+        balls = make_balls(Neighbourhoods(graph, *of, dim, weights), kernel, 1, recompute=False, backend=backend)
         out = balls(kernel, v, v if differences else None)
         (dv,) = torch.autograd.grad(out.square().sum(), v, create_graph=True)
         found[backend] = torch.autograd.grad(dv.square().sum(), [v, *kernel.parameters()])
@@ -164,7 +163,7 @@ def test_what_does_not_fit_is_done_otherwise(rng):
     ):
         assert not near.fits(sizes, count, width, dtype)
     graph, of, dim, kernel, _, weights = case(rng, sources=8, hidden=(65, 2))
-    assert Balls(graph, *of, dim, weights, kernel, 1, backend="fused").near is None
+    assert not isinstance(make_balls(Neighbourhoods(graph, *of, dim, weights), kernel, 1, backend="fused"), ChipBalls)
 
 
 def test_a_network_of_them(rng):

@@ -14,7 +14,8 @@ from gkn.geometry.grid import Grid
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph
 from gkn.graph.rules import Radius
-from gkn.models import NearFar, model_of
+from gkn.models import NearFar
+from gkn.models import model_from as model_of
 from gkn.models.nearfar import EMPTY, FLAT
 from gkn.operator.evaluate import relative_l2
 from gkn.operator.operator import Operator
@@ -42,29 +43,31 @@ def by_the_formula(model, x, a, w):
     v = model.lift(torch.nn.functional.gelu(model.P(torch.cat([x, a], 1))))
     f = torch.cat([x / model.radius, a[:, :1]], 1)
     K = len(x)
-    for block in model.blocks:
+    for block in model.layers:
         n = block.norm(v)
         new = v.clone()
         for i in range(K):
             d = ((x[i] - x) / model.radius).norm(dim=1)
             rho = torch.where(d <= 1, (1 - d**2) ** 2, 0) * w
-            kappa = block.kappa.matrices(f[i].expand(K, -1), f)
+            kappa = block.near.kappa.matrices(f[i].expand(K, -1), f)
             if model.differences:
-                new[i] = new[i] + torch.einsum("k,kn,knm->m", rho, n - n[i], kappa - block.kappa.B) / rho.sum()
-                kappa = block.kappa.B.expand_as(kappa)
+                new[i] = new[i] + torch.einsum("k,kn,knm->m", rho, n - n[i], kappa - block.near.kappa.B) / rho.sum()
+                kappa = block.near.kappa.B.expand_as(kappa)
             new[i] = new[i] + torch.einsum("k,kn,knm->m", rho, n, kappa) / rho.sum()
-        values = block.value(n).reshape(K, block.heads, block.head)
-        p = block.slice(n).reshape(K, block.heads, block.slices).softmax(-1)
-        z = torch.zeros(block.heads, block.slices, block.head, dtype=torch.float64)
-        for h in range(block.heads):
-            for s in range(block.slices):
+        values = block.far.value(n).reshape(K, block.far.heads, block.far.head)
+        p = block.far.slice(n).reshape(K, block.far.heads, block.far.slices).softmax(-1)
+        z = torch.zeros(block.far.heads, block.far.slices, block.far.head, dtype=torch.float64)
+        for h in range(block.far.heads):
+            for s in range(block.far.slices):
                 share = w * p[:, h, s] / w.sum()
                 z[h, s] = share @ values[:, h] / (share.sum() + EMPTY)
-        query, key = (each / (each.square().mean(-1, keepdim=True) + FLAT).sqrt() for each in (block.query(z), block.key(z)))
-        scores = (query @ key.transpose(1, 2) / block.head**0.5).softmax(-1)
-        far = torch.einsum("khs,hsd->khd", p, scores @ block.answer(z))
-        new = new + block.out(far.flatten(1))
-        v = new + block.down(torch.nn.functional.gelu(block.up(block.norm_after(new))))
+        query, key = (
+            each / (each.square().mean(-1, keepdim=True) + FLAT).sqrt() for each in (block.far.query(z), block.far.key(z))
+        )
+        scores = (query @ key.transpose(1, 2) / block.far.head**0.5).softmax(-1)
+        far = torch.einsum("khs,hsd->khd", p, scores @ block.far.answer(z))
+        new = new + block.far.out(far.flatten(1))
+        v = new + block.network.down(torch.nn.functional.gelu(block.network.up(block.network.norm(new))))
     return model.Q(model.norm(v))
 
 
@@ -82,9 +85,9 @@ def test_what_slices_ask_each_other_has_no_size(rng):
     model, (x, a, w) = small(), points(rng)
     found = model(radius_graph(x, r=R), x, a, w)
     with torch.no_grad():
-        for block in model.blocks:
-            block.query.weight *= 1e3
-            block.key.weight *= 1e3
+        for block in model.layers:
+            block.far.query.weight *= 1e3
+            block.far.key.weight *= 1e3
     torch.testing.assert_close(model(radius_graph(x, r=R), x, a, w), found, rtol=1e-3, atol=1e-4)
 
 
@@ -96,7 +99,7 @@ def test_one_field_alone(rng, more):
     moved = a.clone()
     moved[7] += 1
     changed = (model(graph, x, moved, w) - before).abs()[:, 0] > 1e-12
-    reach = (x - x[7]).norm(dim=1) <= len(model.blocks) * R
+    reach = (x - x[7]).norm(dim=1) <= model.blocks * R
     assert bool(changed.all()) if not model.near else not bool(changed[~reach].any())
 
 
@@ -161,7 +164,7 @@ def test_the_window_is_smooth_at_the_radius():
 def test_gradients(rng, recompute, differences):
     model, (x, a, w) = small(recompute=recompute, differences=differences), points(rng, 12)
     graph = radius_graph(x, r=R)
-    some = [dict(model.named_parameters())[name] for name in ("blocks.0.kappa.W", "blocks.1.slice.weight", "P.weight")]
+    some = [dict(model.named_parameters())[name] for name in ("layers.0.near.kappa.W", "layers.1.far.slice.weight", "P.weight")]
 
     def loss():
         return model(graph, x, a, w).square().sum()
@@ -201,11 +204,11 @@ def test_wrong_sizes_are_refused(rng):
     with pytest.raises(ValueError, match=r"needed \(K, 2\) and \(K, 2\)"):
         model(radius_graph(x, r=R), x, a[:, :1], w)
     with pytest.raises(TypeError, match="needed"):
-        NearFar.of({"kind": "NearFar", "dim": 2})
+        NearFar.from_config({"kind": "NearFar", "dim": 2})
     known = small().config()
-    assert NearFar.of(known).config() == known
-    with pytest.raises(TypeError, match="a NearFar of form 1, made by another version of gkn; this one computes form 2"):
-        NearFar.of({name: value for name, value in known.items() if name != "form"})
+    assert NearFar.from_config(known).config() == known
+    with pytest.raises(TypeError, match="a NearFar of form 1, made by another version of gkn; this one computes form 3"):
+        NearFar.from_config({name: value for name, value in known.items() if name != "form"})
 
 
 def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
@@ -213,7 +216,7 @@ def test_it_is_trained_saved_and_asked_like_any_other(tmp_path):
     train, test = whole.split(16, 8)
     torch.manual_seed(0)
     model = NearFar(2, len(train.inputs), 1, 32, blocks=2, slices=8, radius=0.15)
-    operator = fit(model, train, Radius(0.15), "nearfar", epochs=24, weighted=True, out=tmp_path / "run")
+    operator = fit(train, model, Radius(0.15), "nearfar", epochs=24, weighted=True, out=tmp_path / "run")
     found = relative_l2(operator, test)
     assert found.mean < 0.35
     again = load(tmp_path / "run")
@@ -246,7 +249,7 @@ def test_more_points_than_are_held_at_a_time(rng, monkeypatch, more):
         return [out, asked, *torch.autograd.grad(out.square().sum() + asked.square().sum(), [*model.parameters()])]
 
     whole = everything()
-    monkeypatch.setattr("gkn.models.nearfar.CHUNK", 16)
+    monkeypatch.setattr("gkn.ops.chunks.CHUNK", 16)
     for one, other in zip(everything(), whole, strict=True):
         torch.testing.assert_close(one, other)
     with torch.no_grad():
@@ -258,7 +261,7 @@ def test_what_is_kept_for_the_derivative_does_not_grow_with_the_slices(rng, monk
     x, a, w = points(rng, 60)
     graph, kept = radius_graph(x, r=R), {}
     for chunk in (16, 1000):
-        monkeypatch.setattr("gkn.models.nearfar.CHUNK", chunk)
+        monkeypatch.setattr("gkn.ops.chunks.CHUNK", chunk)
         seen = []
         with torch.autograd.graph.saved_tensors_hooks(lambda y, seen=seen: seen.append(y.numel()) or y, lambda y: y):
             small(near=False, slices=64, blocks=1)(graph, x, a, w)
@@ -269,20 +272,22 @@ def test_what_is_kept_for_the_derivative_does_not_grow_with_the_slices(rng, monk
 
 COMPILED = """
 import torch
+from contextlib import nullcontext
 from functools import cache, partial
 from torch._dynamo.testing import CompileCounterWithBackend
 from gkn.models import NearFar, nearfar
 from gkn.graph.neighbors import radius_graph
 
 counter = CompileCounterWithBackend("aot_eager")
-nearfar._compiled = cache(partial(torch.compile, dynamic=False, backend=counter))
+nearfar.compiled = cache(partial(torch.compile, dynamic=False, backend=counter))
 torch.manual_seed(0)
 model = NearFar(2, 2, 1, width=16, blocks=3, slices=4, head=8, kernel=(8, 4), radius=0.3).double()
 x, a, w = torch.rand(40, 2).double(), torch.randn(40, 2).double(), torch.rand(40).double()
 graph, found = radius_graph(x, r=0.3), []
-for model.compiled in (False, True):
+for way in (nullcontext(), model.compiling()):
     model.zero_grad()
-    out = model(graph, x, a, w)
+    with way:
+        out = model(graph, x, a, w)
     out.square().sum().backward()
     found.append([out.detach(), *(each.grad.clone() for each in model.parameters())])
 assert counter.frame_count == 2, counter.frame_count

@@ -7,6 +7,7 @@ import torch
 from gkn import GKN, Cloud, Dataset, Exact, Grid, Mesh, Normalizer, Nystrom, Operator, Partition, Radius, Sample, Support
 from gkn.graph.neighbors import lumped
 from gkn.operator import operator as module
+from gkn.operator import ways
 from gkn.system.files import CorruptFile, write_sealed_json
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -115,7 +116,7 @@ def test_another_radius():
 @pytest.mark.parametrize("m", [1, 5, 16, 20, 80, 81])
 def test_a_partition_predicts_every_node_once(m, rng):
     operator, sample = make()
-    parts = [*module._parts(sample.domain, Partition(m), rng)]
+    parts = [*Partition(m).parts(sample.domain, rng)]
     own = torch.cat([part.nodes[: part.own] for part in parts])
     assert torch.equal(own.sort().values, torch.arange(81))
     assert all(len(part.nodes) == m and len(set(part.nodes.tolist())) == m for part in parts)
@@ -126,7 +127,7 @@ def test_a_partition_predicts_every_node_once(m, rng):
 
 
 def test_parts_of_a_grid_are_strided_sub_grids(rng):
-    first = next(iter(module._parts(Grid(421), Partition(300), rng)))
+    first = next(iter(Partition(300).parts(Grid(421), rng)))
     i, j = first.nodes[: first.own] // 421, first.nodes[: first.own] % 421
     assert set(i.tolist()) == set(range(0, 421, 25))
     assert set(j.tolist()) == set(range(0, 421, 25))
@@ -135,7 +136,7 @@ def test_parts_of_a_grid_are_strided_sub_grids(rng):
 
 def test_a_part_is_predicted_by_itself():
     operator, sample = make()
-    part = next(iter(module._parts(sample.domain, Partition(20), torch.Generator().manual_seed(0))))
+    part = next(iter(Partition(20).parts(sample.domain, torch.Generator().manual_seed(0))))
     cloud = Sample(Cloud(sample.x[part.nodes]), sample.a[part.nodes], sample.u[part.nodes])
     found = operator(sample, how=Partition(20), rng=torch.Generator().manual_seed(0))
     torch.testing.assert_close(found[part.nodes[: part.own]], operator(cloud)[: part.own], **CLOSE)
@@ -454,7 +455,7 @@ def test_nodes_that_fill_up_a_part(count):
     """Distinct, none of the part's own, each of the others as likely; by either way of drawing them."""
     rng, own, seen = torch.Generator().manual_seed(0), torch.arange(0, 400, 10), torch.zeros(400)
     for _ in range(400):
-        found = module._others(400, own, count, rng)
+        found = ways._others(400, own, count, rng)
         assert len({*found.tolist()}) == count == len(found)
         seen[found] += 1
     assert seen[own].sum() == 0

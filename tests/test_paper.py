@@ -9,20 +9,19 @@ import torch
 
 from gkn.data.dataset import BadNumbers
 from gkn.graph.rules import Nystrom, Radius
-from gkn.operator.evaluate import Errors, Sampled
-from gkn.operator.operator import Exact, Partition, Support
+from gkn.operator.evaluate import Errors
+from gkn.operator.ways import Exact, Partition, Sampled, Support
 from gkn.study import work
-from gkn.study.cells import Data, Run, Training, plain
+from gkn.study.cells import Cell, Data, Training, plain
 from gkn.study.paper import figures
 from gkn.study.paper import greens_functions as green
 from gkn.study.paper.pages import Result, results_of, slope_of, write_pages
-from gkn.study.paper.reproduce import NAMES, RunsFailed, cells, chosen, reproduce
-from gkn.study.paper.scale import SCALES, cells_of
+from gkn.study.paper.reproduce import NAMES, CellsFailed, chosen, entries, reproduce
+from gkn.study.paper.scale import BASELINES, SCALES, entries_of
 from gkn.study.paper.tables import CAUSES, CHANGES, TABLES, kernel_of, table_named
 from gkn.study.paper.trends import EDGES, TRENDS
-from gkn.study.work import Blurred, Place, do_all, edges_of, judged_on
+from gkn.study.work import Blurred, Place, edges_of, evaluated_on, fill
 from gkn.system.files import canonical
-from gkn.train.baselines import BASELINES
 from gkn.train.recipe import RECIPES
 
 PAPER, SMOKE = SCALES["paper"], SCALES["smoke"]
@@ -35,8 +34,8 @@ def place(tmp_path, **more):
 
 
 def run_of(table, row, column, recipe="paper", scale=PAPER, seed=0, way=""):
-    found = [c for c in cells_of(table_named(table), recipe, scale, seed) if (c.row, c.column) == (row, column)]
-    return next(c.run for c in found if c.way == way)
+    found = [c for c in entries_of(table_named(table), recipe, scale, seed) if (c.row, c.column) == (row, column)]
+    return next(c.cell for c in found if c.way == way)
 
 
 # --- tables
@@ -73,7 +72,7 @@ def test_the_settings_of_some_cells():
     assert dict(run_of("kernel-network", 3, 2).training.settings)["kernel"] == (256, 512, 1024, 1024)
     cell = run_of("methods", 4, 0, way="partition")
     assert (cell.training.data.size, cell.training.data.every, cell.how) == (421, 5, Partition(300))
-    assert run_of("methods", 3, 3).training.method == "RBM"
+    assert run_of("methods", 3, 3).training.model == "RBM"
     assert run_of("radius-and-nodes", 2, 2).training.recipe.batch == 2
     assert [kernel_of(8, depth) for depth in (2, 3, 5)] == [(8,), (4, 8), (2, 4, 8, 8)]
 
@@ -86,21 +85,21 @@ def test_epochs_that_are_too_many_are_shortened_and_said():
 
 
 def test_tables_share_trainings():
-    nodes = {c.run for c in cells_of(table_named("nodes"), "paper", PAPER, 0)}
-    shared = {c.run for c in cells_of(table_named("radius-and-nodes"), "paper", PAPER, 0)} & nodes
+    nodes = {c.cell for c in entries_of(table_named("nodes"), "paper", PAPER, 0)}
+    shared = {c.cell for c in entries_of(table_named("radius-and-nodes"), "paper", PAPER, 0)} & nodes
     assert len(shared) == 3  # r = 0.15, m = m' = 100, 200, 400
     assert len({run.training for run in nodes}) == 4
-    baselines = [{c.run for c in cells_of(table_named("methods"), r, PAPER, 0) if c.row < 4} for r in ("paper", "ours")]
+    baselines = [{c.cell for c in entries_of(table_named("methods"), r, PAPER, 0) if c.row < 4} for r in ("paper", "ours")]
     assert baselines[0] == baselines[1]
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_train_and_test_functions_are_disjoint(scale):
     for table, recipe in ALL:
-        for cell in cells_of(table, recipe, scale, 0):
-            data = cell.run.training.data
+        for cell in entries_of(table, recipe, scale, 0):
+            data = cell.cell.training.data
             assert data.n <= data.of
-            assert cell.run.on == "train" or cell.run.functions <= data.tests
+            assert cell.cell.on == "train" or cell.cell.functions <= data.tests
 
 
 @pytest.mark.parametrize(("on", "first", "seed"), [("train", 0, 0), ("test", 4, 0), ("fresh", 0, 1)])
@@ -110,17 +109,17 @@ def test_which_functions_are_learned_and_which_are_judged(on, first, seed, tmp_p
     learned, judged = [], []
     real_fit, real_judge = work.fit, work.relative_l2
 
-    def fit(model, data, *given, **more):
+    def fit(data, *given, **more):
         learned.extend((0, each.number(i)) for each in data for i in range(len(each)))
-        return real_fit(model, data, *given, **more)
+        return real_fit(data, *given, **more)
 
     def judge(operator, data, *given, **more):
-        judged.extend((judged_on(run)[0].seed, data.number(i)) for i in range(len(data)))
+        judged.extend((evaluated_on(run)[0].seed, data.number(i)) for i in range(len(data)))
         return real_judge(operator, data, *given, **more)
 
     monkeypatch.setattr(work, "fit", fit)
     monkeypatch.setattr(work, "relative_l2", judge)
-    assert do_all([run], place(tmp_path)) == []
+    assert fill([run], place(tmp_path)) == []
     assert sorted(learned) == [(0, i) for i in range(4)]
     assert judged == [(seed, first + i) for i in range(2)]
     assert ({*learned} & {*judged} == set()) == (on != "train")
@@ -129,16 +128,18 @@ def test_which_functions_are_learned_and_which_are_judged(on, first, seed, tmp_p
 def test_smoothing_the_answers_changes_the_error(tmp_path):
     here = place(tmp_path)
     runs = [run_of("methods", 4, 1, scale=SMOKE, way=way) for way in ("partition", "partition, smoothed")]
-    do_all(runs, here)
-    plain_, smooth_ = (here.done(run)["error"]["mean"] for run in runs)
+    fill(runs, here)
+    plain_, smooth_ = (here.result(run)["error"]["mean"] for run in runs)
     assert plain_ != smooth_
 
 
 def test_every_setting_of_a_baseline_is_in_its_run():
     for row, name in enumerate(("NN", "FCN", "PCA+NN", "RBM")):
         training = run_of("methods", row, 0).training
-        assert training.method == name
-        assert dict(training.settings).keys() == BASELINES[name][2].keys()
+        model, settings, entries_, _ = BASELINES[name]
+        assert training.model == model
+        assert dict(training.settings).keys() == settings.keys()
+        assert {name: value for name, value in entries_.items() if name != "epochs"}.items() <= vars(training.recipe).items()
     assert run_of("methods", 3, 0, seed=2) == run_of("methods", 3, 0)  # nothing of RBM is drawn
 
 
@@ -165,7 +166,7 @@ def test_a_run_is_known_by_its_hash():
 
 
 def test_causes_change_one_thing_each():
-    runs = [cell.run for cell in cells_of(CAUSES, "paper", PAPER, 0)]
+    runs = [cell.cell for cell in entries_of(CAUSES, "paper", PAPER, 0)]
     assert len({run.hash for run in runs}) == len(CHANGES)
     assert runs[0] == run_of("pairs-and-samples", 1, 1)
 
@@ -178,22 +179,22 @@ def test_names():
         ValueError, match="nothing called 'table-9' in the paper; there are all, tables, figures, full-resolution"
     ):
         chosen(["table-9"])
-    assert {cell.table for cell in cells(["fig-resolution"], SMOKE, ["ours"], 0)} == {
+    assert {cell.table for cell in entries(["fig-resolution"], SMOKE, ["ours"], 0)} == {
         "full-resolution",
         "sampled-resolution",
         "methods",
     }
-    assert len(cells(["causes"], SMOKE, ["paper", "ours"], 1)) == len(CHANGES)
+    assert len(entries(["causes"], SMOKE, ["paper", "ours"], 1)) == len(CHANGES)
 
 
 # --- doing them
 
 
 def test_only_what_is_missing_is_done(tmp_path, monkeypatch):
-    runs = [cell.run for cell in cells_of(table_named("full-resolution"), "ours", SMOKE, 0)]
+    runs = [cell.cell for cell in entries_of(table_named("full-resolution"), "ours", SMOKE, 0)]
     here = place(tmp_path)
     said = []
-    do_all(runs, here, lambda *what: said.append(what))
+    fill(runs, here, lambda *what: said.append(what))
     assert [done for done, _, _ in said] == [1, 2]
     assert "GKN s=9 N=3 r=0.1 kernel=2-4" in said[0][2]
     files = {path: path.read_bytes() for path in (here.results / "cells").iterdir()}
@@ -201,27 +202,28 @@ def test_only_what_is_missing_is_done(tmp_path, monkeypatch):
     one = json.loads(next(iter(files.values())))
     assert {"error", "edges", "seconds", "steps", "peak_bytes", "machine", "versions", "commit", "command"} < {*one}
     monkeypatch.setattr(work, "do", lambda *_: pytest.fail("done again"))
-    do_all(runs, here)
+    fill(runs, here)
     monkeypatch.undo()
-    lost, broken = here.cell(runs[0]), here.cell(runs[5])
+    lost, broken = here.file(runs[0]), here.file(runs[5])
     lost.unlink()
     broken.write_text("{")
     monkeypatch.setattr(work, "fit", lambda *_, **__: pytest.fail("trained again"))  # its network is there
-    do_all(runs, here)
+    fill(runs, here)
     again = {path: json.loads(path.read_bytes())["error"] for path in files}
     assert again == {path: json.loads(data)["error"] for path, data in files.items()}
 
 
 def test_further_seeds_of_what_is_quick(tmp_path, monkeypatch):
     """Seconds are those of the first seed; what nobody knows of is not quick."""
-    seconds = {"NN": 0.5, "PCA+NN": 2.0, "RBM": 0.1, "FCN": 0.1, "GKN": 100.0}
-    monkeypatch.setattr(work, "judged", lambda *_: {"mean": 0.1, "spread": 0.0})
-    monkeypatch.setattr(work, "fitted", lambda training, _: (None, {"seconds": seconds[training.method], "steps": 1}))
+    seconds = {"Pointwise": 0.5, "PCANet": 2.0, "RBM": 0.1, "FCN": 0.1, "GKN": 100.0}
+    monkeypatch.setattr(work, "evaluated", lambda *_: {"mean": 0.1, "spread": 0.0})
+    monkeypatch.setattr(work, "trained", lambda training, _: training)
+    monkeypatch.setattr(work, "_effort", lambda each: {"seconds": seconds[each.model], "steps": 1, "parameters": 2})
     here = place(tmp_path)
     reproduce(["methods"], here, scale="smoke", recipes=["paper"], seeds=3, under=1.0)
-    done = [json.loads(path.read_text())["run"]["training"] for path in (here.results / "cells").iterdir()]
-    seeds = {method: {each["seed"] for each in done if each["method"] == method} for method in seconds}
-    assert seeds == {"NN": {0, 1, 2}, "FCN": {0, 1, 2}, "PCA+NN": {0}, "GKN": {0}, "RBM": {0}}  # nothing of RBM is drawn
+    done = [json.loads(path.read_text())["cell"]["training"] for path in (here.results / "cells").iterdir()]
+    seeds = {method: {each["seed"] for each in done if each["model"] == method} for method in seconds}
+    assert seeds == {"Pointwise": {0, 1, 2}, "FCN": {0, 1, 2}, "PCANet": {0}, "GKN": {0}, "RBM": {0}}  # nothing of RBM is drawn
     reproduce(["methods"], here, scale="smoke", recipes=["paper"], seeds=2)
     assert len([*(here.results / "cells").iterdir()]) > len(done)
 
@@ -234,34 +236,34 @@ def test_what_was_learned_rounded_is_judged_rounded(tmp_path, monkeypatch):
         return Errors(torch.ones(1))
 
     work.make_data({run.training.data}, here)
-    operator, _ = work.fitted(run.training, here)
+    operator = work.trained(run.training, here)
     monkeypatch.setattr(work, "relative_l2", judge)
     for precision in ("bf16", "tf32", "fp32", "fp64"):
         recipe = replace(run.training.recipe, precision=precision)
-        work.judged(replace(run, training=replace(run.training, recipe=recipe)), operator, here)
+        work.evaluated(replace(run, training=replace(run.training, recipe=recipe)), operator, here)
     assert seen == ["high", "high", "highest", "highest"]
     assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_answers_are_rounded_where_nothing_else_is_affordable(tmp_path):
     """And only there: exact evaluation at s = 421. By how much that is felt can be seen where both are affordable."""
-    ways = {(cell.column, cell.way): cell.run for cell in cells_of(table_named("methods"), "ours", SCALES["paper"], 0)}
+    ways = {(cell.column, cell.way): cell.cell for cell in entries_of(table_named("methods"), "ours", SCALES["paper"], 0)}
     assert [key for key, run in ways.items() if run.rounded] == [(3, "exact")]
     here, run = place(tmp_path), run_of("methods", 4, 0, "ours", SMOKE, way="exact")
     rough = replace(run, rounded=True)
     assert rough.hash != run.hash
-    do_all([run, rough], here)
-    found = [here.done(each)["error"]["mean"] for each in (run, rough)]
+    fill([run, rough], here)
+    found = [here.result(each)["error"]["mean"] for each in (run, rough)]
     assert found[0] != found[1]
     assert found[0] == pytest.approx(found[1], rel=0.02)
 
 
 def test_a_file_of_another_run_is_not_taken_for_this(tmp_path):
     here, runs = place(tmp_path), [run_of("methods", 3, column, scale=SMOKE) for column in (0, 1)]
-    do_all(runs[:1], here)
-    here.cell(runs[1]).write_bytes(here.cell(runs[0]).read_bytes())
-    assert here.done(runs[0]) is not None
-    assert here.done(runs[1]) is None
+    fill(runs[:1], here)
+    here.file(runs[1]).write_bytes(here.file(runs[0]).read_bytes())
+    assert here.result(runs[0]) is not None
+    assert here.result(runs[1]) is None
 
 
 @pytest.mark.parametrize(
@@ -279,26 +281,26 @@ def test_a_file_of_another_run_is_not_taken_for_this(tmp_path):
 )
 def test_a_damaged_cell_is_not_believed(change, tmp_path):
     here, run = place(tmp_path), run_of("methods", 3, 0, scale=SMOKE)
-    do_all([run], here)
-    found = here.done(run)
-    here.cell(run).write_text(json.dumps({**found, **change}))
-    assert here.done(run) is None
-    here.cell(run).write_text("[" * 100_000)
-    assert here.done(run) is None
+    fill([run], here)
+    found = here.result(run)
+    here.file(run).write_text(json.dumps({**found, **change}))
+    assert here.result(run) is None
+    here.file(run).write_text("[" * 100_000)
+    assert here.result(run) is None
     del found["training"]
-    here.cell(run).write_text(json.dumps(found))
-    assert here.done(run) is None
+    here.file(run).write_text(json.dumps(found))
+    assert here.result(run) is None
 
 
 def test_a_damaged_network_is_trained_again(tmp_path):
     here, run = place(tmp_path), run_of("full-resolution", 0, 0, scale=SMOKE)
-    do_all([run], here)
-    before = here.done(run)["error"]
+    fill([run], here)
+    before = here.result(run)["error"]
     for tensors in here.trained(run.training).glob("*.safetensors"):
         tensors.write_bytes(tensors.read_bytes()[:-5])
-    here.cell(run).unlink()
-    assert do_all([run], here) == []
-    assert here.done(run)["error"] == before
+    here.file(run).unlink()
+    assert fill([run], here) == []
+    assert here.result(run)["error"] == before
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK", b"garbage"])
@@ -325,22 +327,22 @@ def test_pages_of_somebody_else_are_left_alone(tmp_path):
 
 def test_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     here, runs = place(tmp_path), [run_of("methods", row, 0, scale=SMOKE) for row in (0, 3)]
-    real = work.fit_baseline
+    real = work.fit
 
-    def broken(name, *given, **more):
-        if name == "NN":
+    def broken(data, model, *given, **more):
+        if type(model).__name__ == "Pointwise":
             raise RuntimeError("no memory on the device")
-        return real(name, *given, **more)
+        return real(data, model, *given, **more)
 
-    monkeypatch.setattr(work, "fit_baseline", broken)
-    assert do_all(runs, here) == ["NN s=7 N=4: no memory on the device"]
-    assert [here.done(run) is not None for run in runs] == [False, True]
+    monkeypatch.setattr(work, "fit", broken)
+    assert fill(runs, here) == ["Pointwise s=7 N=4 m=49 l=1 epochs=1: no memory on the device"]
+    assert [here.result(run) is not None for run in runs] == [False, True]
 
 
 def test_what_failed_is_said_when_the_pages_are_made(tmp_path, monkeypatch):
     here = place(tmp_path)
-    monkeypatch.setattr("gkn.study.paper.reproduce.do_all", lambda *_: ["NN s=7: no memory", "FCN s=7: no memory"])
-    with pytest.raises(RunsFailed, match=r"the pages are made, but 2 .* NN s=7: no memory; FCN s=7: no memory"):
+    monkeypatch.setattr("gkn.study.paper.reproduce.fill", lambda *_: ["NN s=7: no memory", "FCN s=7: no memory"])
+    with pytest.raises(CellsFailed, match=r"the pages are made, but 2 .* NN s=7: no memory; FCN s=7: no memory"):
         reproduce(["nodes"], here, scale="smoke")
     assert "## Table 5" in (here.results / "README.md").read_text()
     assert json.loads((here.results / "elapsed.jsonl").read_text())["command"] == "test"
@@ -353,8 +355,8 @@ def test_a_training_that_diverges_is_a_result(tmp_path, monkeypatch):
         raise BadNumbers("step 7: the loss is not finite")
 
     monkeypatch.setattr(work, "fit", diverge)
-    do_all([run], here)
-    assert here.done(run)["failed"] == "step 7: the loss is not finite"
+    fill([run], here)
+    assert here.result(run)["failed"] == "step 7: the loss is not finite"
     found = next(r for r in results_of(table_named("full-resolution"), "paper", SMOKE, here) if r.found)
     assert (found.text, found.mean) == ("diverged", None)
     assert "diverged (0.0525)" in write_pages(here, SMOKE).with_name("README.md").read_text()
@@ -363,8 +365,8 @@ def test_a_training_that_diverges_is_a_result(tmp_path, monkeypatch):
 def test_the_network_and_the_draws_depend_on_the_seed(tmp_path):
     here = place(tmp_path)
     runs = [run_of("full-resolution", 0, 0, scale=SMOKE, seed=seed) for seed in (0, 1)]
-    do_all(runs, here)
-    errors = [here.done(run)["error"]["mean"] for run in runs]
+    fill(runs, here)
+    errors = [here.result(run)["error"]["mean"] for run in runs]
     assert errors[0] != errors[1]
     result = next(r for r in results_of(table_named("full-resolution"), "paper", SMOKE, here) if r.found)
     assert len(result.found) == 2
@@ -404,7 +406,7 @@ def test_figures_are_of_what_is_known_now(tmp_path):
     figures.make("fig-resolution", SMOKE, here)
     assert figures.numbers_of(here.results, "fig-resolution")["numbers"]["curves"]["methods"] == {}
     runs = [run_of("methods", 3, 0, "ours", SMOKE), run_of("methods", 0, 0, "ours", SMOKE)]
-    do_all(runs, here)
+    fill(runs, here)
     work._write(runs[1], here, {"failed": "diverged"})
     figures.make("fig-resolution", SMOKE, here)
     curves = figures.numbers_of(here.results, "fig-resolution")["numbers"]["curves"]["methods"]
@@ -435,8 +437,8 @@ def test_the_ball_round_the_singularity(tmp_path, monkeypatch):
 
 def test_figure_three_gives_all_networks_the_same_pairs(tmp_path, monkeypatch):
     counts = []
-    real, learn = green.fit_baseline, green.learn
-    monkeypatch.setattr(green, "fit_baseline", lambda name, data, **more: counts.append(len(data)) or real(name, data, **more))
+    real, learn = green.fit, green.learn
+    monkeypatch.setattr(green, "fit", lambda data, *given, **more: counts.append(len(data)) or real(data, *given, **more))
     monkeypatch.setattr(green, "learn", lambda net, data, *more: counts.append(len(data)) or learn(net, data, *more))
     green.samples(green.SETTINGS["fig-green-2d-samples"]["smoke"], "cpu", tmp_path)
     assert counts == [1, 1, 1, 4, 4, 4]
@@ -518,8 +520,8 @@ def test_a_trend_that_does_not_hold_in_a_step():
 def test_the_slope_of_the_error_over_epochs():
     """Only of cells that differ in nothing but their epochs."""
     found = []
-    for cell in cells_of(CAUSES, "paper", PAPER, 0):
-        epochs, change = cell.run.training.recipe.epochs, CAUSES.rows[1][cell.row]
+    for cell in entries_of(CAUSES, "paper", PAPER, 0):
+        epochs, change = cell.cell.training.recipe.epochs, CAUSES.rows[1][cell.row]
         error = 2 * epochs**-0.25 if change == "as in table 4" or "instead" in change else 77.0
         found.append(Result(cell, 0.0687, ({"error": {"mean": error}},)))
     assert slope_of(found) == pytest.approx(-0.25)
@@ -531,8 +533,8 @@ def test_cells_that_are_far_off_are_told_with_their_epochs(tmp_path, monkeypatch
     """What a shortened one would have with all its epochs is said; one that had them all has no excuse."""
     errors = {run_of("causes", 0, 0).hash: 0.078, run_of("causes", 10, 0).hash: 0.1, run_of("causes", 11, 0).hash: 0.07}
     for name, factor in (("training-size", 1.3), ("sampled-resolution", 1.2)):
-        for cell in cells_of(table_named(name), "paper", PAPER, 0):
-            errors[cell.run.hash] = table_named(name).numbers[cell.row][cell.column] * factor
+        for cell in entries_of(table_named(name), "paper", PAPER, 0):
+            errors[cell.cell.hash] = table_named(name).numbers[cell.row][cell.column] * factor
 
     def known(self, run):
         more = {
@@ -543,9 +545,9 @@ def test_cells_that_are_far_off_are_told_with_their_epochs(tmp_path, monkeypatch
             "peak_bytes": None,
             "commit": "c",
         }
-        return {"run": plain(run), "error": {"mean": errors[run.hash]}, **more} if run.hash in errors else None
+        return {"cell": plain(run), "error": {"mean": errors[run.hash]}, **more} if run.hash in errors else None
 
-    monkeypatch.setattr(Place, "done", known)
+    monkeypatch.setattr(Place, "result", known)
     write_pages(place(tmp_path), PAPER)
     text = (tmp_path / "results" / "README.md").read_text().partition("differ by more than 15 %")[2]
     assert "| Table 2, N = 10, test | 0.1210 | 0.0931 | +30.0 % | 1200 of 2000 | 0.11" in text
@@ -555,15 +557,15 @@ def test_cells_that_are_far_off_are_told_with_their_epochs(tmp_path, monkeypatch
 
 def test_what_does_not_depend_on_the_seed_has_no_spread(tmp_path):
     here, table = place(tmp_path), table_named("methods")
-    do_all([run_of("methods", row, 0, scale=SMOKE, seed=seed) for row in (0, 3) for seed in (0, 1)], here)
-    found = {each.cell.row: each for each in results_of(table, "paper", SMOKE, here) if each.found}
+    fill([run_of("methods", row, 0, scale=SMOKE, seed=seed) for row in (0, 3) for seed in (0, 1)], here)
+    found = {each.entry.row: each for each in results_of(table, "paper", SMOKE, here) if each.found}
     assert {row: len(each.found) for row, each in found.items()} == {0: 2, 3: 1}
     assert "±" in found[0].text
     assert "±" not in found[3].text
 
 
 def test_differences_are_of_the_mean():
-    cell = cells_of(table_named("nodes"), "ours", SMOKE, 0)[0]
+    cell = entries_of(table_named("nodes"), "ours", SMOKE, 0)[0]
     result = Result(cell, 0.0871, ({"error": {"mean": 0.04}}, {"error": {"mean": 0.06}}))
     assert result.difference == pytest.approx(0.05 / 0.0871 - 1)
     assert result.beside == "0.0500 ± 0.0141 (0.0871, -43 %)"
@@ -579,8 +581,8 @@ def test_networks_of_another_kind_and_mixtures_are_runs_like_any_other(tmp_path)
     one = Training(data, "NearFar", sizes, Radius(0.3), recipe, 0, weighted=True)
     mixed = replace(one, more=((1, Nystrom(0.3, 40)),))
     place = Place(tmp_path / "results", tmp_path / "work")
-    runs = [Run(training, 1, Exact(), 2) for training in (one, mixed)]
-    assert do_all(runs, place) == []
-    known = [place.done(run) for run in runs]
+    runs = [Cell(training, 1, Exact(), 2) for training in (one, mixed)]
+    assert fill(runs, place) == []
+    known = [place.result(run) for run in runs]
     assert [each["steps"] for each in known] == [2, 4]
     assert known[0]["error"]["mean"] != known[1]["error"]["mean"]

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from gkn import Cloud, Darcy, make_dataset, relative_l2
-from gkn.operator import pretrained
+from gkn import Cloud, Darcy, make_dataset, pretrained, relative_l2
 from gkn.operator.pretrained import FOLDER, names
 from gkn.study.scattered import clouds
 

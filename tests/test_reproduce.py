@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gkn.cli import app
 from gkn.study.paper import figures
-from gkn.study.paper.scale import SCALES, cells_of
+from gkn.study.paper.scale import SCALES, entries_of
 from gkn.study.paper.tables import CHANGES, TABLES, table_named
 
 runner = CliRunner()
@@ -54,7 +54,7 @@ def test_every_table_and_figure(tmp_path):
     assert call("--pages", "--scale", "smoke", "--out", tmp_path).exit_code == 0
     assert "| 85 of 85 |" in (tmp_path / "README.md").read_text()
 
-    path = tmp_path / "cells" / f"{cells_of(table_named('nodes'), 'ours', SCALES['smoke'], 0)[5].run.hash}.json"
+    path = tmp_path / "cells" / f"{entries_of(table_named('nodes'), 'ours', SCALES['smoke'], 0)[5].cell.hash}.json"
     old = json.loads(path.read_text())
     path.unlink()
     again = call("nodes", "--scale", "smoke", "--out", tmp_path, "--recipe", "ours")

@@ -15,10 +15,9 @@ from gkn.graph.rules import Radius
 from gkn.models import GKN
 from gkn.operator.evaluate import relative_l2
 from gkn.operator.operator import Operator
-from gkn.study.cells import plain
-from gkn.train.checkpoint import Checkpoints
 from gkn.train.fit import fit
-from gkn.train.recipe import RECIPES, Recipe, differences
+from gkn.train.losses import differences
+from gkn.train.recipe import Recipe
 from gkn.train.symmetries import Symmetries
 
 
@@ -94,7 +93,7 @@ def test_an_operator_that_is_0_on_the_boundary_exactly(data, tmp_path):
     train, test = data.split(8, 4)
     torch.manual_seed(0)
     model = GKN(2, len(train.inputs), 1, width=8, kernel=(8,), steps=2)
-    operator = fit(model, train, Radius(0.2), epochs=2, batch=4, zero="box")
+    operator = fit(train, model, Radius(0.2), epochs=2, batch=4, zero="box")
     operator.save(tmp_path / "operator")
     again = Operator.load(tmp_path / "operator")
     sample = again.ready(test)[0]
@@ -154,12 +153,6 @@ def test_differences_are_those_along_edges(data):
     torch.testing.assert_close(differences(found, batch), (sums[0] / sums[1] + 1e-12).sqrt())
 
 
-def run_with_mean(train, folder, **more):
-    torch.manual_seed(0)
-    model = GKN(2, len(train.inputs), 1, width=8, kernel=(8,), steps=2)
-    return fit(model, train, Radius(0.2), epochs=3, batch=4, ema=0.9, out=folder, save_every=0.0, keep=50, **more)
-
-
 def test_graphs_without_differences_have_no_term(data):
     batch, _ = batch_of(data, [0, 1])
     same = dataclasses.replace(batch, u=torch.ones_like(batch.u))
@@ -169,39 +162,12 @@ def test_graphs_without_differences_have_no_term(data):
     assert torch.autograd.grad(value.sum(), found)[0].abs().max() == 0
 
 
-def test_the_mean_of_weights_is_what_is_given_out(data, tmp_path):
-    operator = run_with_mean(data.take(8), tmp_path)
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
-    assert checkpoints.steps() == [*range(7)]
-    mean = checkpoints.load(0).tensors["model/Q.weight"].double()
-    for step in range(6):
-        last = checkpoints.load(step + 1).tensors["model/Q.weight"]
-        mean = mean.lerp(last.double(), 1 - min(0.9, (1 + step) / (10 + step)))
-    assert all(each.is_leaf and not each.requires_grad for each in operator.model.parameters())
-    found = operator.model.Q.weight.detach()
-    torch.testing.assert_close(found, mean.float())
-    assert not torch.equal(found, last)
-
-
-def test_a_run_with_a_mean_of_weights_goes_on_to_the_same_bits(data, tmp_path):
-    def pull_the_plug(status):
-        if status.step == 4:
-            raise KeyboardInterrupt
-
-    whole = run_with_mean(data.take(8), tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run_with_mean(data.take(8), tmp_path / "parts", report=pull_the_plug)
-    parts = run_with_mean(data.take(8), tmp_path / "parts")
-    for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("more", [{"symmetries": True}, {"gradient": 0.3}, {"ema": 0.9}, {"zero": "box"}])
+@pytest.mark.parametrize("more", [{"symmetries": True}, {"gradient": 0.3}, {"zero": "box"}])
 def test_each_of_them_trains(data, more):
     train, test = data.split(8, 4)
     torch.manual_seed(0)
     model = GKN(2, len(train.inputs), 1, width=16, kernel=(16,), steps=3)
-    operator = fit(model, train, Radius(0.2), epochs=15, batch=4, lr=5e-3, **more)
+    operator = fit(train, model, Radius(0.2), epochs=15, batch=4, lr=5e-3, **more)
     assert relative_l2(operator, test).mean < 0.6
 
 
@@ -211,16 +177,7 @@ def test_recipes_that_make_no_sense():
         ({"zero": "box", "loss": "mse"}, "loss=relative"),
         ({"zero": "box", "pointwise": True}, "no pointwise"),
         ({"symmetries": True, "pointwise": True}, "no symmetries"),
-        ({"ema": 1.0}, "ema=1.0"),
         ({"gradient": -0.1}, "gradient=-0.1"),
     ):
         with pytest.raises(ValueError, match=said):
             Recipe(**wrong)
-
-
-def test_entries_that_came_later_are_in_no_old_name():
-    """Results are files named by a hash of what they depend on: those of before are still found."""
-    assert "ema" not in plain(RECIPES["ours"])
-    assert plain(dataclasses.replace(RECIPES["ours"], ema=0.9))["ema"] == 0.9
-    assert "ema" not in RECIPES["ours"].entries()
-    assert {**Recipe(zero="box").entries(), "zero": None} == {**Recipe().entries(), "zero": None}

@@ -18,12 +18,14 @@ import torch
 
 from gkn import GKN, Cloud, Darcy, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, make_dataset, relative_l2
 from gkn.data.dataset import BadNumbers
+from gkn.graph.rules import usual_radius
 from gkn.operator.evaluate import Judge
 from gkn.system.files import CorruptFile, write_sealed_json
 from gkn.train.checkpoint import Checkpoints
-from gkn.train.loop import OtherRun
 from gkn.train.ranks import Stopped
 from gkn.train.recipe import RECIPES, Recipe
+from gkn.train.run_folder import OtherRun
+from gkn.train.setup import Choices, set_up
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -135,7 +137,7 @@ def test_resumed_from_every_checkpoint(tmp_path, clean):
 def test_whatever_the_network_was_born_with_is_what_a_rerun_begins_with(tmp_path, clean):
     """Killed before the first step: the rerun's own initial weights do not count."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.train.loop.Run.go", lambda run: 1 / 0)
+        patch.setattr("gkn.train.loop.Trainer.go", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tiny.run(tmp_path / "run")
     assert Checkpoints(tmp_path / "run/checkpoints").steps() == [0]
@@ -146,7 +148,7 @@ def test_whatever_the_network_was_born_with_is_what_a_rerun_begins_with(tmp_path
 def test_a_damaged_best_does_not_stop_a_run_that_is_done(tmp_path):
     errors, said = iter([0.5, 0.2, 0.4, 0.3, 0.25]), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part),), next(errors), dtype=torch.float64))
+        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 2), next(errors), dtype=torch.float64))
         tiny.run(tmp_path / "run")
     (best,) = (tmp_path / "run/checkpoints").glob("step-00000016-*")
     best.write_bytes(best.read_bytes()[:-1] + b"x")
@@ -157,7 +159,7 @@ def test_a_damaged_best_does_not_stop_a_run_that_is_done(tmp_path):
 
 def test_signals_before_the_first_step_are_answered_at_once(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.train.loop.Run.open", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(60))
+        patch.setattr("gkn.train.loop.Trainer.open", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(60))
         start = time.monotonic()
         with pytest.raises(Stopped):
             tiny.run(tmp_path / "run")
@@ -189,7 +191,7 @@ def test_a_test_function_that_is_zero_is_named(tmp_path):
     u[1] = 0.0
     zero = Dataset(test.domain, a=test.field("a"), u=u)
     with pytest.raises(BadNumbers, match=r"the relative error of sample 1, field u, is inf: is it 0 on all points"):
-        fit(tiny.network(), train, Nystrom(0.3, 60), epochs=2, test=zero, out=tmp_path)
+        fit(train, tiny.network(), Nystrom(0.3, 60), epochs=2, test=zero, out=tmp_path)
     assert Checkpoints(tmp_path / "checkpoints").newest()[0] is not None
 
 
@@ -206,8 +208,8 @@ def test_random_numbers_of_the_network_itself_go_on(tmp_path):
         model.config = lambda: {"kind": "with dropout"}
         torch.manual_seed(3)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gkn.train.loop.Run.close", lambda self: (self.save(), self.operator())[1])
-            fit(model, train, Nystrom(0.3, 60), epochs=3, batch=2, out=folder, save_every=0.0, **options)
+            patch.setattr("gkn.train.loop.Trainer.close", lambda self: (self.save(), self.operator())[1])
+            fit(train, model, Nystrom(0.3, 60), epochs=3, batch=2, out=folder, save_every=0.0, **options)
 
     go(tmp_path / "whole", keep=100)
     shutil.copytree(tmp_path / "whole", tmp_path / "again")
@@ -244,7 +246,7 @@ def test_a_finished_run_is_read(clean, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(clean, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.train.loop.Run._step", None)  # nothing is left to do
+        patch.setattr("gkn.train.step.Step.__call__", None)  # nothing is left to do
         operator = tiny.run(folder)
     assert all(torch.equal(x, load(clean).model.state_dict()[name]) for name, x in operator.model.state_dict().items())
 
@@ -323,7 +325,7 @@ def test_without_a_folder_signals_are_left_alone():
     handler = signal.signal(signal.SIGINT, interrupt)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gkn.train.loop.Run._step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            patch.setattr("gkn.train.step.Step.__call__", lambda *_: os.kill(os.getpid(), signal.SIGINT))
             with pytest.raises(KeyboardInterrupt):
                 tiny.run()
     finally:
@@ -356,34 +358,34 @@ def test_the_same_values_at_other_points_are_another_run(tmp_path):
     rng = torch.Generator().manual_seed(0)
     a, u = (torch.rand(4, 30, generator=rng, dtype=torch.float64) for _ in range(2))
     clouds = [Cloud(torch.rand(30, 2, generator=rng, dtype=torch.float64)) for _ in range(2)]
-    fit(tiny.network(), Dataset(clouds[0], a=a, u=u), Radius(0.3), epochs=1, out=tmp_path / "run")
+    fit(Dataset(clouds[0], a=a, u=u), tiny.network(), Radius(0.3), epochs=1, out=tmp_path / "run")
     with pytest.raises(OtherRun, match="holds another run: data"):
-        fit(tiny.network(), Dataset(clouds[1], a=a, u=u), Radius(0.3), epochs=1, out=tmp_path / "run")
+        fit(Dataset(clouds[1], a=a, u=u), tiny.network(), Radius(0.3), epochs=1, out=tmp_path / "run")
 
 
 def test_what_does_not_fit_together_is_refused():
     train, test = tiny.data()
     rule = Nystrom(0.3, 60)
     with pytest.raises(ValueError, match=r"the dataset has 4 inputs \(a, a_smooth.*; the network was made for 1"):
-        fit(tiny.network(), train.smoothed(0.1), rule)
+        fit(train.smoothed(0.1), tiny.network(), rule)
     with pytest.raises(ValueError, match="datasets of different fields: a -> u, and a, a_smooth"):
-        fit(tiny.network(), train, rule, test=test.smoothed(0.1))
+        fit(train, tiny.network(), rule, test=test.smoothed(0.1))
     with pytest.raises(ValueError, match="points of dimension 2; the network was made for 3"):
-        fit(GKN(dim=3, width=4, kernel=(4,)), train, rule)
+        fit(train, GKN(dim=3, width=4, kernel=(4,)), rule)
     clouds = [Cloud(torch.rand(n, 2, dtype=torch.float64)) for n in (40, 30)]
     values = [torch.rand(n, dtype=torch.float64) for n in (40, 30)]
     with pytest.raises(ValueError, match="31 nodes of a domain that has 30"):  # before a run is begun
-        fit(tiny.network(), Dataset(clouds, a=values, u=values), Nystrom(0.3, 31))
+        fit(Dataset(clouds, a=values, u=values), tiny.network(), Nystrom(0.3, 31))
     with pytest.raises(ValueError, match="nothing to learn"):
-        fit(tiny.network(), train.take(0), rule)
+        fit(train.take(0), tiny.network(), rule)
     with pytest.raises(ValueError, match=r"no recipe 'best'; there are paper, ours"):
-        fit(tiny.network(), train, rule, "best")
+        fit(train, tiny.network(), rule, "best")
     with pytest.raises(ValueError, match=r"a recipe has no 'epoch'; it has epochs, batch"):
-        fit(tiny.network(), train, rule, epoch=3)
+        fit(train, tiny.network(), rule, epoch=3)
     with pytest.raises(ValueError, match=r"60 nodes of a domain that has 16"):
-        fit(tiny.network(), train.every(5), rule)
+        fit(train.every(5), tiny.network(), rule)
     with pytest.raises(KeyError, match=r"a unit for 'p', which is no field of this dataset; it has a, u"):
-        fit(tiny.network(), train, rule, units={"p": "Pa"})
+        fit(train, tiny.network(), rule, units={"p": "Pa"})
 
 
 # --- bad numbers ---------------------------------------------------------------------------------------------------------
@@ -398,9 +400,9 @@ def test_bad_numbers_in_the_data(field, value, tmp_path):
     with pytest.raises(
         BadNumbers, match=rf"sample 3, field '{field}': 1 of 256 values are not finite, the first is .* point 17"
     ):
-        fit(tiny.network(), Dataset(train.domain, **fields), Nystrom(0.3, 60), out=tmp_path / "run")
+        fit(Dataset(train.domain, **fields), tiny.network(), Nystrom(0.3, 60), out=tmp_path / "run")
     with pytest.raises(BadNumbers, match=rf"sample 3, field '{field}'"):
-        fit(tiny.network(), train, Nystrom(0.3, 60), test=Dataset(train.domain, **fields))
+        fit(train, tiny.network(), Nystrom(0.3, 60), test=Dataset(train.domain, **fields))
 
 
 def test_a_loss_that_is_not_finite_names_its_sample(tmp_path):
@@ -410,8 +412,8 @@ def test_a_loss_that_is_not_finite_names_its_sample(tmp_path):
     u[5] = 0.0
     with pytest.raises(BadNumbers, match=r"step \d+: the loss of sample 5 \(field u\) is not finite; the last good checkpoint"):
         fit(
-            tiny.network(),
             Dataset(train.domain, a=train.field("a"), u=u),
+            tiny.network(),
             Nystrom(0.3, 60),
             out=tmp_path,
             batch=2,
@@ -434,11 +436,11 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_used(clip, tmp
     model = tiny.network()
     monkeypatch.setattr(torch.Tensor, "backward", poisoned)
     with pytest.raises(BadNumbers, match=r"step 10: the gradient of kappa\.W is not finite, for samples \d, \d"):
-        fit(model, train, Nystrom(0.3, 60), epochs=10, batch=2, out=tmp_path, save_every=0.0, clip=clip)
+        fit(train, model, Nystrom(0.3, 60), epochs=10, batch=2, out=tmp_path, save_every=0.0, clip=clip)
     assert all(torch.isfinite(each).all() for each in model.parameters())
     assert Checkpoints(tmp_path / "checkpoints").steps()[-1] == 10
     monkeypatch.undo()
-    fit(tiny.network(), train, Nystrom(0.3, 60), epochs=10, batch=2, out=tmp_path, save_every=0.0, clip=clip)  # goes on
+    fit(train, tiny.network(), Nystrom(0.3, 60), epochs=10, batch=2, out=tmp_path, save_every=0.0, clip=clip)  # goes on
 
 
 # --- full disks ----------------------------------------------------------------------------------------------------------
@@ -631,7 +633,7 @@ def test_it_learns(tmp_path):
     train, _ = tiny.data()
     torch.manual_seed(0)
     model = GKN(dim=2, width=16, kernel=(16, 32), steps=3, last_sigma=False)
-    operator = fit(model, train, Radius(0.3), epochs=60, batch=4, lr=5e-3)
+    operator = fit(train, model, Radius(0.3), epochs=60, batch=4, lr=5e-3)
     assert float(relative_l2(operator, train)) < 0.25
     assert operator.about["metrics"]["loss"] == pytest.approx(float(relative_l2(operator, train)), rel=0.2)
 
@@ -648,7 +650,7 @@ def test_precisions(precision):
 def test_recipes_run(name):
     train, test = tiny.data()
     recipe = replace(RECIPES[name], epochs=2, batch=4, precision="fp32")
-    operator = fit(tiny.network(), train, Nystrom(0.3, 60, 2), recipe, test=test)
+    operator = fit(train, tiny.network(), Nystrom(0.3, 60, 2), recipe, test=test)
     assert (operator.outputs.domain is not None) == (name == "paper")
     assert math.isfinite(operator.about["metrics"]["test"])
 
@@ -661,7 +663,7 @@ def test_several_resolutions_together(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         really = GKN.forward
         patch.setattr(GKN, "forward", lambda self, graph, *rest: (seen.append(graph), really(self, graph, *rest))[1])
-        fit(tiny.network(), parts, Radius(0.25), epochs=2, batch=3)
+        fit(parts, tiny.network(), Radius(0.25), epochs=2, batch=3)
     sizes = [graph.num_targets for graph in seen]
     assert sorted(sizes[:6]) == sorted([3 * 121, 3 * 121, 2 * 121, 3 * 256, 3 * 256, 2 * 256])
     assert sorted(sizes[6:]) == sorted(sizes[:6])
@@ -675,13 +677,13 @@ def test_each_of_several_datasets_by_its_own_rule(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         really = GKN.forward
         patch.setattr(GKN, "forward", lambda self, graph, *rest: (seen.append(graph), really(self, graph, *rest))[1])
-        operator = fit(tiny.network(), parts, rules, epochs=1, batch=2, out=tmp_path)
+        operator = fit(parts, tiny.network(), rules, epochs=1, batch=2, out=tmp_path)
     assert sorted({graph.num_targets for graph in seen}) == [2 * 40, 2 * 121]
     assert operator.rule == Radius(0.25)
     with pytest.raises(OtherRun, match="rules"):
-        fit(tiny.network(), parts, [Radius(0.25), Nystrom(0.25, 50)], epochs=1, batch=2, out=tmp_path)
+        fit(parts, tiny.network(), [Radius(0.25), Nystrom(0.25, 50)], epochs=1, batch=2, out=tmp_path)
     with pytest.raises(ValueError, match="1 rules for 2 datasets"):
-        fit(tiny.network(), parts, [Radius(0.25)], epochs=1)
+        fit(parts, tiny.network(), [Radius(0.25)], epochs=1)
 
 
 def test_fixed_and_fresh_draws():
@@ -691,7 +693,7 @@ def test_fixed_and_fresh_draws():
         with pytest.MonkeyPatch.context() as patch:
             really = GKN.forward
             patch.setattr(GKN, "forward", lambda self, graph, x, *rest: (nodes.append(x), really(self, graph, x, *rest))[1])
-            fit(tiny.network(), train.take(1), Nystrom(0.3, 60), epochs=3, fresh=fresh)
+            fit(train.take(1), tiny.network(), Nystrom(0.3, 60), epochs=3, fresh=fresh)
         return {tuple(x.flatten().tolist()) for x in nodes}
 
     assert (len(drawn(True)), len(drawn(False))) == (3, 1)
@@ -702,7 +704,7 @@ def test_quadrature_weights_reach_the_network():
 
     meshes = make_dataset(DarcyMesh(size=7, modes=4, vary=True), 3, 0)
     options = {"epochs": 2, "batch": 2}
-    plain, weighted = (fit(tiny.network(), meshes, Radius(0.4), weighted=w, **options) for w in (False, True))
+    plain, weighted = (fit(meshes, tiny.network(), Radius(0.4), weighted=w, **options) for w in (False, True))
     assert weighted.weighted
     assert not torch.equal(plain.model.W.weight, weighted.model.W.weight)
     assert math.isfinite(float(relative_l2(weighted, meshes)))
@@ -724,7 +726,7 @@ def test_reports_and_metrics(tmp_path):
 def test_the_best_is_exported_if_it_is_not_the_last(tmp_path):
     errors = iter([0.5, 0.2, 0.4, 0.3, 0.25])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part),), next(errors), dtype=torch.float64))
+        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 2), next(errors), dtype=torch.float64))
         tiny.run(tmp_path / "run")
     best, last = load(tmp_path / "run", best=True), load(tmp_path / "run")
     assert (best.about["metrics"]["epoch"], best.about["metrics"]["test"]) == (4, 0.2)
@@ -751,6 +753,13 @@ def test_random_seeds_do_not_touch_the_callers_generator():
     train, _ = tiny.data()
     model = tiny.network()
     torch.set_rng_state(before)
-    fit(model, train, Nystrom(0.3, 60), epochs=1)
+    fit(train, model, Nystrom(0.3, 60), epochs=1)
     assert torch.equal(torch.get_rng_state(), before)
     assert random.random() < 1
+
+
+def test_defaults_are_those_of_the_coarsest_dataset():
+    """Balls that have enough points on the coarsest grid have enough on all."""
+    data = make_dataset(Darcy(size=17, modes=8), 2)
+    setup = set_up([data, data.every(2)], Choices(), "cpu", None)
+    assert setup.rules[0].r == setup.model.radius == pytest.approx(usual_radius(Grid(9)))

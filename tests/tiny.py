@@ -24,7 +24,7 @@ def network(seed=0, **options):
 def run(folder=None, *, network_options=None, **options):
     train, test = data()
     given = {"epochs": 10, "batch": 2, "test": test, "test_every": 2, "save_every": 0.0, **options}
-    return fit(network(**(network_options or {})), train, Nystrom(0.3, 60), out=folder, **given)
+    return fit(train, network(**(network_options or {})), Nystrom(0.3, 60), out=folder, **given)
 
 
 def final(folder):

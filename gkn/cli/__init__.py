@@ -11,32 +11,34 @@ import torch
 import typer
 
 import gkn
-from gkn.cli import beyond, data, demo, learn, reproduce
+from gkn.cli import beyond, data, demo, evaluate, info, predict, reproduce, train
 from gkn.cli.shell import console, errors, plain
 from gkn.data.generate import WorkerLost
 from gkn.pde import NotConverged
+from gkn.system.memory import keep_freed
 from gkn.train.ranks import Stopped
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=gkn.__doc__)
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
-app.command("train")(learn.train)
-app.command("eval")(learn.evaluate)
-app.command("predict")(learn.predict)
-app.command("info")(learn.info)
-app.command("reproduce")(reproduce.reproduce_)
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("info")(info.info)
+app.command("reproduce")(reproduce.reproduce)
 app.command("beyond")(beyond.beyond)
 
 
 def main() -> None:
-    """Expected failures are one sentence on stderr and an exit code; anything else is a bug and shows where."""
+    """Run the command line. Expected failures print one sentence and exit with a code; anything else shows its traceback."""
+    keep_freed()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
         try:
             app()
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):  # what is left to do is to end, and quietly
+            for number in (signal.SIGINT, signal.SIGTERM):  # from here on a signal ends the process quietly
                 signal.signal(number, signal.SIG_DFL)
     except Stopped as stopped:
         what = "interrupted" if stopped.number == signal.SIGINT else "terminated"
@@ -44,7 +46,7 @@ def main() -> None:
     except OSError as error:
         text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        _fail(f"{text}; what was finished is kept: make room and run the same command again" if full else text, 1)
+        _fail(f"{text}; what was finished is kept: free some space and run the same command again" if full else text, 1)
     except KeyError as error:
         _fail(str(error.args[0]), 1)
     except (ValueError, ImportError, ArithmeticError, MemoryError, NotConverged, WorkerLost) as error:
@@ -59,7 +61,7 @@ def main() -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    raise Stopped(number)  # no KeyboardInterrupt, which typer would take for its own
+    raise Stopped(number)  # not KeyboardInterrupt, which typer would handle itself
 
 
 def _fail(text: str, code: int) -> None:

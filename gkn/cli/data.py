@@ -1,16 +1,17 @@
-"""gkn data: make, import, look at and check datasets."""
+"""gkn data: make, import, inspect and check datasets."""
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from gkn.cli.options import verb
 from gkn.cli.shell import Config, DatasetPath, Force, console, plain, print_rows, progress_bar, settings
 from gkn.data.check import Finding, Pde, check_dataset
 from gkn.data.dataset import Dataset, described
@@ -20,30 +21,37 @@ from gkn.data.readers import Nodes, import_files
 from gkn.data.storage import Manifest
 from gkn.data.stored import Stored
 
-app = typer.Typer(no_args_is_help=True, help="Make, import, look at and check datasets.")
+app = typer.Typer(no_args_is_help=True, help="Make, import, inspect and check datasets.")
+
+
+@dataclass(frozen=True)
+class MakeOptions:
+    """Options of `gkn data make`."""
+
+    problem: Annotated[str, typer.Argument(help=f"What to solve: {', '.join(PROBLEMS)}.")]
+    out: Annotated[Path, typer.Option(help="The dataset folder to make, or to go on with.")]
+    n: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 100
+    size: Annotated[int | None, typer.Option(min=2, help="Points per side (of meshes: about).")] = None
+    seed: Annotated[int, typer.Option(min=0, help="One seed is one dataset.")] = 0
+    workers: Annotated[int, typer.Option(min=1, help="Processes; the bits do not depend on it.")] = os.cpu_count() or 1
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu"
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter of the problem.")] = (
+        None
+    )
+    force: Force = False
+    config: Config = None
 
 
 @app.command("make")
-def data_make(
-    problem: Annotated[str, typer.Argument(help=f"What to solve: {', '.join(PROBLEMS)}.")],
-    out: Annotated[Path, typer.Option(help="The dataset folder to make, or to go on with.")],
-    n: Annotated[int, typer.Option(min=1, help="How many samples.")] = 100,
-    size: Annotated[int | None, typer.Option(min=2, help="Points a side (meshes: about).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="One seed is one dataset.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes; the bits do not depend on it.")] = os.cpu_count() or 1,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter of the problem.")
-    ] = None,
-    force: Force = False,
-    config: Config = None,
-) -> None:
+@verb(MakeOptions)
+def data_make(options: MakeOptions) -> None:
     """Make a dataset. Interrupted, it goes on when run again."""
-    chosen = problem_named(problem, **_parameters(problem, size, set_ or []))
+    problem = problem_named(options.problem, **_parameters(options.problem, options.size, options.set_ or []))
     start = time.perf_counter()
-    with progress_bar(f"{problem}, seed {seed}") as progress:
-        made = make_dataset(chosen, n, seed, out, workers=workers, device=device, force=force, progress=progress)
-    console.print(f"{plain(out)}: {plain(repr(made))}, {time.perf_counter() - start:.1f} s", soft_wrap=True)
+    how: dict[str, Any] = {"workers": options.workers, "device": options.device, "force": options.force}
+    with progress_bar(f"{options.problem}, seed {options.seed}") as progress:
+        made = make_dataset(problem, options.n, options.seed, options.out, progress=progress, **how)
+    console.print(f"{plain(options.out)}: {plain(repr(made))}, {time.perf_counter() - start:.1f} s", soft_wrap=True)
 
 
 def _parameters(problem: str, size: int | None, given: list[str]) -> dict[str, Any]:
@@ -52,29 +60,35 @@ def _parameters(problem: str, size: int | None, given: list[str]) -> dict[str, A
     return parameters | settings(given, {each.name: type(each.default) for each in known})
 
 
+@dataclass(frozen=True)
+class ImportOptions:
+    """Options of `gkn data import`."""
+
+    files: Annotated[list[Path], typer.Argument(help=".mat, .pt, .h5, .npz, .vtu, .vtk, .msh and other meshes in one file.")]
+    out: Annotated[Path, typer.Option(help="The dataset folder to make.")]
+    output: Annotated[list[str] | None, typer.Option(help="A field to be learned; the others are inputs. By default u.")] = None
+    nodes: Annotated[str, typer.Option(help="Where values of arrays without coordinates lie: vertices or centres.")] = (
+        "vertices"
+    )
+    low: Annotated[float, typer.Option(help="Meaning of False in a boolean coefficient.")] = 3.0
+    high: Annotated[float, typer.Option(help="Meaning of True in a boolean coefficient.")] = 12.0
+    repair: Annotated[bool, typer.Option(help="Turn clockwise mesh cells round and drop unused points.")] = False
+    force: Force = False
+
+
 @app.command("import")
-def data_import(
-    files: Annotated[list[Path], typer.Argument(help=".mat, .pt, .h5, .npz, .vtu, .vtk, .msh and other meshes in one file.")],
-    out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
-    output: Annotated[
-        list[str] | None, typer.Option(help="A field to be learned; the others are inputs. By default u.")
-    ] = None,
-    nodes: Annotated[
-        str, typer.Option(help="Where arrays without coordinates have their values: vertices or centres.")
-    ] = "vertices",
-    low: Annotated[float, typer.Option(help="What False means in a boolean coefficient.")] = 3.0,
-    high: Annotated[float, typer.Option(help="What True means in a boolean coefficient.")] = 12.0,
-    repair: Annotated[bool, typer.Option(help="Turn clockwise mesh cells round and drop unused points.")] = False,
-    force: Force = False,
-) -> None:
+@verb(ImportOptions)
+def data_import(options: ImportOptions) -> None:
     """Make a dataset of files you have."""
+    nodes, files = options.nodes, options.files
     if nodes not in ("vertices", "centres"):
         raise typer.BadParameter(f"{nodes!r}: use vertices or centres", param_hint="--nodes")
     where: Nodes = "vertices" if nodes == "vertices" else "centres"
-    dataset = import_files(files, outputs=output or ["u"], nodes=where, low=low, high=high, repair=repair)
+    low, high = options.low, options.high
+    dataset = import_files(files, outputs=options.output or ["u"], nodes=where, low=low, high=high, repair=options.repair)
     origin = {"name": "import", "files": [file.name for file in files], "nodes": nodes, "low_is": low, "high_is": high}
-    dataset.save(out, origin=origin, force=force)
-    console.print(f"{plain(out)}: {plain(repr(dataset))}", soft_wrap=True)
+    dataset.save(options.out, origin=origin, force=options.force)
+    console.print(f"{plain(options.out)}: {plain(repr(dataset))}", soft_wrap=True)
 
 
 @app.command("info")
@@ -99,11 +113,11 @@ def data_info(path: DatasetPath) -> None:
 def data_check(
     path: DatasetPath,
     pde: Annotated[
-        str | None, typer.Option(help="Which equation imported data should satisfy: darcy (f = 1) or poisson.")
+        str | None, typer.Option(help="The equation imported data should satisfy: darcy (f = 1) or poisson.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
-    """Check hashes, values, boundary, the PDE residual of every sample, and that no sample is there twice."""
+    """Check hashes, values, boundary, the PDE residual of every sample, and that no sample occurs twice."""
     if pde not in (None, "darcy", "poisson"):
         raise typer.BadParameter(f"{pde!r}: use darcy or poisson", param_hint="--pde")
     equation: Pde | None = None if pde is None else "darcy" if pde == "darcy" else "poisson"
@@ -126,13 +140,13 @@ def _print_findings(findings: list[Finding]) -> None:
 def data_show(
     path: DatasetPath,
     out: Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")],
-    samples: Annotated[int, typer.Option(min=1, max=12, help="How many samples.")] = 4,
+    samples: Annotated[int, typer.Option(min=1, max=12, help="Number of samples.")] = 4,
 ) -> None:
     """Draw the first samples."""
     from gkn.data.plot import show_dataset
 
     if not out.suffix:
-        raise ValueError(f"{out}: say what kind of picture by its ending: .png, .pdf or .svg")
+        raise ValueError(f"{out}: needed a file name that ends in .png, .pdf or .svg")
     dataset = Dataset.open(path, partial=True)
     if not len(dataset):
         raise ValueError(f"{path}: no sample is finished yet; run the command that makes it again")

@@ -3,55 +3,65 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gkn.cli.learn import Device
-from gkn.cli.runs import Pages, Seeds, Work, place_of, said, show_pages
-from gkn.cli.shell import Config
-from gkn.study.paper.reproduce import NAMES, RECIPES, chosen, only_pages, reproduce
+from gkn.cli.options import verb
+from gkn.cli.places import Pages, Seeds, Work, place_of, printed, show_pages
+from gkn.cli.shell import Config, Device
+from gkn.study.paper import reproduce as reproduction
+from gkn.study.paper.reproduce import NAMES, RECIPES, chosen, only_pages
 from gkn.study.paper.scale import SCALES
 
 
-def reproduce_(
-    names: Annotated[list[str] | None, typer.Argument(help=f"all, tables, figures, or some of {', '.join(NAMES)}.")] = None,
-    scale: Annotated[str, typer.Option(help="smoke (seconds), small (two cores, an hour), paper (a GPU).")] = "small",
-    recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "both",
-    seeds: Seeds = 1,
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Options of `gkn reproduce`."""
+
+    names: Annotated[list[str] | None, typer.Argument(help=f"all, tables, figures, or some of {', '.join(NAMES)}.")] = None
+    scale: Annotated[str, typer.Option(help="smoke (seconds), small (two cores, an hour), paper (a GPU).")] = "small"
+    recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "both"
+    seeds: Seeds = 1
     under: Annotated[
-        float | None, typer.Option(min=0.0, help="Further seeds only of cells whose first took fewer seconds to train.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Results and pages. By default runs/paper-SCALE.")] = None,
-    work: Work = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time. On a GPU: as many as fit, best under CUDA MPS.")] = 1,
-    backend: Annotated[str, typer.Option(help="joblib's: loky (processes here), dask or ray (a cluster).")] = "loky",
-    scheduler: Annotated[str | None, typer.Option(help="Where Dask's scheduler is, e.g. tcp://host:8786.")] = None,
-    device: Device = "auto",
-    pages: Pages = False,
-    config: Config = None,
-) -> None:
-    """Every table and figure of the paper. Finished cells are kept: interrupted, the same command goes on."""
+        float | None, typer.Option(min=0.0, help="Further seeds only of cells whose first training took fewer seconds.")
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="Folder for results and pages. By default runs/paper-SCALE.")] = None
+    work: Work = None
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time. On a GPU as many as fit, best under CUDA MPS.")] = 1
+    backend: Annotated[str, typer.Option(help="joblib's: loky (processes here), dask or ray (a cluster).")] = "loky"
+    scheduler: Annotated[str | None, typer.Option(help="Address of Dask's scheduler, e.g. tcp://host:8786.")] = None
+    device: Device = "auto"
+    pages: Pages = False
+    config: Config = None
+
+
+@verb(ReproduceOptions)
+def reproduce(options: ReproduceOptions) -> None:
+    """Make every table and figure of the paper. Finished cells are kept: interrupted, the same command goes on."""
+    scale, recipe, names = options.scale, options.recipe, options.names or ["all"]
     if scale not in SCALES:
         raise typer.BadParameter(f"{scale!r}: use {', '.join(SCALES)}", param_hint="--scale")
     if recipe not in (*RECIPES, "both"):
         raise typer.BadParameter(f"{recipe!r}: use paper, ours or both", param_hint="--recipe")
-    if under is not None and seeds == 1:
+    if options.under is not None and options.seeds == 1:
         raise typer.BadParameter("it is about further seeds: needs --seeds", param_hint="--under")
-    place = place_of(out or Path("runs") / f"paper-{scale}", work, device, jobs)
-    if pages:
-        chosen(names or ["all"])  # says which there are
+    place = place_of(options.out or Path("runs") / f"paper-{scale}", options.work, options.device, options.jobs)
+    if options.pages:
+        chosen(names)  # raises for unknown names
         show_pages(only_pages(place, scale))
         return
-    with _workers(backend, scheduler, jobs):
-        recipes = RECIPES if recipe == "both" else (recipe,)
-        page = reproduce(names or ["all"], place, scale=scale, recipes=recipes, seeds=seeds, under=under, progress=said())
+    with _workers(options.backend, options.scheduler, options.jobs):
+        chosen_recipes = RECIPES if recipe == "both" else (recipe,)
+        more: dict[str, Any] = {"seeds": options.seeds, "under": options.under, "progress": printed()}
+        page = reproduction.reproduce(names, place, scale=scale, recipes=chosen_recipes, **more)
     show_pages(page)
 
 
 def _workers(backend: str, scheduler: str | None, jobs: int) -> Any:
-    """joblib's way to them. The folders must be shared by all machines of a cluster."""
+    """Return a context in which joblib reaches the workers. All machines of a cluster must share the folders."""
     if backend == "loky":
         if scheduler is not None:
             raise typer.BadParameter("only for --backend dask", param_hint="--scheduler")

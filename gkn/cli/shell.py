@@ -1,35 +1,45 @@
-"""What the verbs share: consoles, progress, configuration files."""
+"""What the verbs share: consoles, progress bars, configuration files, and the meaning of words on the command line."""
 
 from __future__ import annotations
 
+import ast
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gkn.operator.ways import Exact, How, Partition, Sampled, Support
+from gkn.system.checks import check_device
+
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def plain(text: object) -> str:
-    """As it is: no markup, and no control characters that somebody's file may carry."""
+    """Return text without markup, and without control characters that a file may carry."""
     return escape("".join(character if character.isprintable() else "?" for character in str(text)))
 
 
 def literal(text: object) -> str:
-    """The same for a column of a progress bar, which would fill in what is in braces."""
+    """Return plain text for a column of a progress bar, which would fill in what is in braces."""
     return plain(text).replace("{", "{{").replace("}", "}}")
 
 
+def warn(text: str) -> None:
+    """Print a warning."""
+    errors.print(f"[yellow]warning:[/] {plain(text)}")
+
+
 def fill(context: typer.Context, path: Path | None) -> Path | None:
-    """`--config file.toml` fills the flags that are not given."""
+    """Fill the options that are not given from the TOML file of `--config`."""
     if path is not None:
         try:
             given = tomllib.loads(path.read_text())
@@ -51,14 +61,21 @@ def fill(context: typer.Context, path: Path | None) -> Path | None:
 
 Config = Annotated[
     Path | None,
-    typer.Option(callback=fill, is_eager=True, exists=True, dir_okay=False, help="A TOML file that fills flags; flags win."),
+    typer.Option(callback=fill, is_eager=True, exists=True, dir_okay=False, help="A TOML file with options; flags win."),
 ]
 DatasetPath = Annotated[Path, typer.Argument(help="A dataset folder.")]
+RunPath = Annotated[Path, typer.Argument(help="The folder of a run or of a saved operator.")]
 Force = Annotated[bool, typer.Option(help="Overwrite a dataset that is there already.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+R = Annotated[float | None, typer.Option("--r", help="Another radius than in training.")]
+M = Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph, for support, partition and sampled.")]
+L = Annotated[int, typer.Option("--l", min=1, help="Draws of nodes that are averaged.")]
+Best = Annotated[bool, typer.Option(help="Use the network with the smallest test error, not the last one.")]
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar; yield a function of (done, total) that moves it."""
     columns = (TextColumn(literal(what)), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors) as bar:
         task = bar.add_task(what, total=None)
@@ -66,14 +83,14 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def settings(given: list[str], types: dict[str, type]) -> dict[str, Any]:
-    """KEY=VALUE, each of the type its key has."""
+    """Read KEY=VALUE pairs, each value of the type its key has."""
     found: dict[str, Any] = {}
     for setting in given:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ValueError(f"--set {setting}: needed KEY=VALUE, e.g. --set {next(iter(types), 'key')}=5")
         kind = types.get(key, str)
-        if value.lower() == "none" and kind is float:
+        if value.lower() == "none" and kind in (float, str):
             found[key] = None  # refused by what does not allow it
             continue
         try:
@@ -84,7 +101,43 @@ def settings(given: list[str], types: dict[str, type]) -> dict[str, Any]:
     return found
 
 
-def print_rows(rows: dict[str, str]) -> None:
+def literals(given: list[str], option: str) -> dict[str, Any]:
+    """Read KEY=VALUE pairs whose values are numbers, true, false, or lists such as 128,256."""
+    words = {"true": True, "false": False, "none": None}
+    found: dict[str, Any] = {}
+    for setting in given:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{setting!r}: needed KEY=VALUE, e.g. width=64", param_hint=option)
+        try:
+            found[key] = words[value.lower()] if value.lower() in words else ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            raise typer.BadParameter(
+                f"{setting!r}: needed a number or a list of numbers, e.g. 128,256", param_hint=option
+            ) from None
+    return found
+
+
+def device_named(given: str) -> str:
+    """Return the device that a word stands for; `auto` is the first GPU, or else the CPU."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if given == "auto" else given
+    check_device(device)
+    return device
+
+
+def way_named(name: str, m: int | None, l: int) -> How | Sampled:
+    """Return the way to predict that `--how`, `--m` and `--l` describe."""
+    kinds: dict[str, Any] = {"exact": Exact, "support": Support, "partition": Partition, "sampled": Sampled}
+    if name not in kinds:
+        raise typer.BadParameter(f"{name!r}: use one of {', '.join(kinds)}", param_hint="--how")
+    if (name == "exact") != (m is None):
+        raise typer.BadParameter(f"{name} {'takes all points' if name == 'exact' else 'needs --m NODES'}", param_hint="--m")
+    made: How | Sampled = Exact() if m is None else Partition(m) if name == "partition" else kinds[name](m, l)
+    return made
+
+
+def print_rows(rows: Mapping[str, str]) -> None:
+    """Print a table of names and values."""
     table = Table(show_header=False, box=None, pad_edge=False)
     for key, value in rows.items():
         table.add_row(f"[bold]{plain(key)}[/]", plain(value))

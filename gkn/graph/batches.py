@@ -13,8 +13,8 @@ from gkn.data.dataset import Dataset, check_sample
 from gkn.data.normalizer import Normalizer
 from gkn.geometry.domain import Domain
 from gkn.graph.graph import Graph
-from gkn.graph.neighbors import CANDIDATES, lumped, radius_graphs
-from gkn.graph.rules import Nystrom, Rule
+from gkn.graph.neighbors import CANDIDATES, lumped
+from gkn.graph.rules import Rule
 from gkn.system.memory import available_memory
 
 
@@ -24,13 +24,13 @@ class Batch:
 
     graph      of all nodes
     x          (nodes, d) points
-    a          (nodes, c) normalised
-    u          (nodes, o) as it is
-    mean, std  (nodes or 1, o) of u: what the network is to give is (u - mean) / std
+    a          (nodes, c) inputs, normalised
+    u          (nodes, o) outputs, not normalised
+    mean, std  (nodes or 1, o) of u: the network is to answer (u - mean) / std
     weights    (nodes,) quadrature weights, or None
-    sizes      how many nodes each graph has
-    samples    which sample each is of, by its number where the data came from
-    fixed      of as many graphs, all batches of this epoch and the next have this graph, these weights, means and deviations
+    sizes      number of nodes of each graph
+    samples    number of the sample of each graph, in the data it came from
+    fixed      every batch of as many graphs has this graph and these weights, means and deviations
     """
 
     graph: Graph
@@ -45,60 +45,56 @@ class Batch:
     fixed: bool = False
 
     def split(self, counts: Sequence[int]) -> list[Batch]:
-        """Batches of so many of its graphs each, whose graphs know already what a training step will ask of them."""
+        """Split into batches of so many graphs each, whose graphs keep what was computed for the whole."""
         graphs, nodes = ([0, *accumulate(some)] for some in (counts, self.sizes))
         cuts = [nodes[graph] for graph in graphs]
-        found = []
+        pieces = []
         for i, graph in enumerate(self.graph.split(cuts)):
             some, which = slice(cuts[i], cuts[i + 1]), slice(graphs[i], graphs[i + 1])
             mean, std = (x[some] if len(x) > 1 else x for x in (self.mean, self.std))
             weights = None if self.weights is None else self.weights[some]
             x, a, u = self.x[some], self.a[some], self.u[some]
-            found.append(Batch(graph, x, a, u, mean, std, weights, self.sizes[which], self.samples[which]))
-        return found
+            pieces.append(Batch(graph, x, a, u, mean, std, weights, self.sizes[which], self.samples[which]))
+        return pieces
 
     def used_by(self, stream: torch.cuda.Stream) -> None:
-        """Made on one stream, used on another: memory is not given away before that one is through with it."""
+        """Tell the allocator that another stream uses the batch, so that its memory is not reused before that is done."""
         graph = self.graph
-        tensors = (
-            self.x,
-            self.a,
-            self.u,
-            self.mean,
-            self.std,
-            self.weights,
-            graph.ptr,
-            graph.src,
-            graph.degrees,
-            *graph.by_source,
-            *(graph.made_of or ()),
-        )
-        for tensor in tensors:
+        arrays = (graph.ptr, graph.src, graph.degrees, *graph.by_source, *(graph.made_of or ()))
+        for tensor in (self.x, self.a, self.u, self.mean, self.std, self.weights, *arrays):
             if tensor is not None:
                 tensor.record_stream(stream)
 
     def sums(self, values: Tensor) -> Tensor:
-        """(nodes, o) -> (G,): the sum over each graph."""
+        """Sum (nodes, o) over each graph: (G,)."""
         if len({*self.sizes}) == 1:
             return values.reshape(len(self.sizes), -1).sum(1)
         return torch.stack([part.sum() for part in values.split(self.sizes)])
 
     def norms(self, values: Tensor) -> Tensor:
-        """(nodes, o) -> (G,): the l2 norm over each graph; its derivative at 0 is 0."""
+        """Return the l2 norm of (nodes, o) over each graph: (G,). Its derivative at 0 is 0."""
         if len({*self.sizes}) == 1:
             norms: Tensor = torch.linalg.vector_norm(values.reshape(len(self.sizes), -1), dim=1)
             return norms
         return torch.stack([torch.linalg.vector_norm(part) for part in values.split(self.sizes)])
 
 
-class Batches:
-    """All graphs of one epoch of a dataset, a batch at a time: l of each sample by `Nystrom`, one by `Radius`.
+def relative(found: Tensor, u: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
+    """Return |found - u| / |u| of each graph of a batch: (G,), in float64 unless a gradient is computed."""
+    if not torch.is_grad_enabled():
+        found, u = found.double(), u.double()
+    w = 1.0 if weights is None else weights.to(u.dtype).sqrt()[:, None]
+    return batch.norms(w * (found - u)) / batch.norms(w * u)
 
-    Graph `i` of an epoch is draw `i % l` of sample `i // l`. Where the samples share their points and fit into half of the
-    memory, everything is on the device, and a batch is made there, of any of its graphs, without asking the host.
+
+class Batches:
+    """All graphs of one epoch of a dataset, a batch at a time.
+
+    Graph `i` of an epoch is draw `i % rule.graphs` of sample `i // rule.graphs`. If the samples share their points and fit into
+    half of the memory, everything is on the device, and batches of any graphs are made there without the host.
 
         inputs, outputs   normalisers of a and of u
-        weighted          batches carry the domain's quadrature weights; of drawn nodes, those of all points near them
+        weighted          batches carry quadrature weights; those of drawn nodes include all points near them
     """
 
     def __init__(
@@ -119,12 +115,11 @@ class Batches:
         self._drawn: tuple[int, int] | None = None
         self._points: dict[int, _Points] = {}
         self._graphs: dict[int, Graph] = {}
-        if isinstance(rule, Nystrom):  # says now if some sample has too few points
+        if rule.drawn is not None:  # raises now if some sample has too few points
             sizes = {len(dataset.value(dataset.outputs[0], i)) for i in range(1 if dataset.one_domain else len(dataset))}
             rule.draws(min(sizes), [])
         fields = len(dataset.inputs) + len(dataset.outputs)
-        first = dataset[0]
-        needed = len(dataset) * len(first.domain) * fields * dtype.itemsize
+        needed = len(dataset) * len(dataset[0].domain) * fields * dtype.itemsize
         self._fits = needed < available_memory(self.device) // 2
         self._together: _Functions | None = None
         self._apart: dict[int, _Functions] = {}
@@ -132,42 +127,42 @@ class Batches:
             self._together = self._load(range(len(dataset)))
 
     def __len__(self) -> int:
-        return len(self.dataset) * (self.rule.l if isinstance(self.rule, Nystrom) else 1)
+        return len(self.dataset) * self.rule.graphs
 
     def draw(self, seed: int, epoch: int) -> None:
         """Choose the nodes of this epoch's graphs."""
         if self._drawn == (seed, epoch):
             return
         self._drawn = (seed, epoch)
-        if isinstance(self.rule, Nystrom) and self._together is not None:
+        if self.rule.drawn is not None and self._together is not None:
             points, samples = len(self.dataset.domain), range(len(self.dataset))
             self._nodes = self.rule.draws(points, samples, seed=seed, epoch=epoch, device=self.device)
 
     def batch(self, graphs: Sequence[int]) -> Batch:
-        """Some of this epoch's graphs."""
+        """Make a batch of some of this epoch's graphs."""
         if self._drawn is None:
             self.draw(0, 0)
-        l = self.rule.l if isinstance(self.rule, Nystrom) else 1
+        l = self.rule.graphs
         samples = tuple(graph // l for graph in graphs)
         if self._together is None:
             return _joined([self._one(graph // l, graph % l) for graph in graphs])
         points, functions = self._points_of(0), self._together
         of_sample = torch.tensor(samples, device=self.device)
-        if isinstance(self.rule, Nystrom):
+        if self.rule.drawn is None:
+            graph, some = self._whole(len(graphs))
+            a, u = functions.a[of_sample], functions.u[of_sample]
+        else:
             of_draw = torch.tensor([graph % l for graph in graphs], device=self.device)
             nodes = self._nodes[of_sample, of_draw]
-            graph = radius_graphs(points.x[nodes], self.rule.r)
-            sample = of_sample[:, None]
-            some, a, u = points.take(nodes, self.weighted), functions.a[sample, nodes], functions.u[sample, nodes]
-        else:
-            graph = self._whole(len(graphs))
-            some, a, u = points.times(len(graphs)), functions.a[of_sample], functions.u[of_sample]
+            some = points.take(nodes, self.weighted)
+            graph = self.rule.graphs_of(points.x[nodes]).with_points(some.x, some.weights)
+            a, u = functions.a[of_sample[:, None], nodes], functions.u[of_sample[:, None], nodes]
         sizes = (a.shape[1],) * len(graphs)
-        fixed = not isinstance(self.rule, Nystrom)
-        return self._batch(graph, some, a.flatten(0, 1), u.flatten(0, 1), sizes, self._numbers(samples), fixed)
+        fixed = self.rule.drawn is None
+        return self._batch(graph, some, (a.flatten(0, 1), u.flatten(0, 1)), sizes, samples, fixed)
 
     def several(self, parts: Sequence[Sequence[int]]) -> list[Batch]:
-        """Batches of these graphs each. Made together: for small graphs that takes little longer than for one."""
+        """Make several batches together: for small graphs that takes little longer than one."""
         if not all(parts):
             raise ValueError("Batches.several: a batch without graphs")
         if len(parts) <= 1:
@@ -175,58 +170,55 @@ class Batches:
         return self.batch([graph for part in parts for graph in part]).split([len(part) for part in parts])
 
     def at_once(self, graphs: int) -> int:
-        """How many batches of so many graphs to make together."""
-        if self.device.type != "cuda" or self._together is None or not isinstance(self.rule, Nystrom):
+        """Return how many batches of so many graphs to make together."""
+        if self.device.type != "cuda" or self._together is None or self.rule.drawn is None:
             return 1
-        return int(max(1, CANDIDATES["cuda"] // (graphs * self.rule.m**2)))
+        return int(max(1, CANDIDATES["cuda"] // (graphs * self.rule.drawn**2)))
 
     def _batch(
         self,
         graph: Graph,
         points: _Points,
-        a: Tensor,
-        u: Tensor,
+        functions: tuple[Tensor, Tensor],
         sizes: tuple[int, ...],
-        samples: tuple[int, ...],
+        samples: Sequence[int],
         fixed: bool = False,
     ) -> Batch:
         weights, x = points.weights if self.weighted else None, points.x.to(self.dtype)
-        graph = graph.of(points.x, points.weights)
-        return Batch(graph, x, a, u, points.mean, points.std, weights, sizes, samples, fixed)
+        numbers = tuple(self.dataset.number(sample) for sample in samples)
+        return Batch(graph, x, *functions, points.mean, points.std, weights, sizes, numbers, fixed)
 
-    def _whole(self, count: int) -> Graph:
-        """The domain's own graph so many times. Kept: it is the same for every batch."""
+    def _whole(self, count: int) -> tuple[Graph, _Points]:
+        """Return the graph of the whole domain so many times, and its points. The graph is cached: all batches share it."""
+        points = self._points_of(0).times(count)
         if 1 not in self._graphs:
             self._graphs[1] = self.rule.graph(self._points_of(0).x)
-        if count not in self._graphs:
-            self._graphs[count] = Graph.batch([self._graphs[1]] * count)
-        return self._graphs[count]
+        if count not in self._graphs or self._graphs[count].made_of is None:
+            one = self._graphs[1]
+            graph = one if count == 1 else Graph.batch([one] * count)
+            self._graphs[count] = graph.with_points(points.x, points.weights)
+        return self._graphs[count], points
 
     def _one(self, sample: int, draw: int) -> Batch:
-        """A graph of a sample that has points of its own, or of a dataset too large to have on the device."""
+        """Make one graph of a sample that has its own points, or of a dataset too large for the device."""
         functions = self._apart.get(sample) or self._load(range(sample, sample + 1))
         if self._fits:
             self._apart[sample] = functions
         points = self._points_of(sample)
         a, u = functions.a[0], functions.u[0]
-        if isinstance(self.rule, Nystrom):
+        if self.rule.drawn is not None:
             seed, epoch = self._drawn or (0, 0)
             nodes = self.rule.draws(len(a), [sample], seed=seed, epoch=epoch, device=self.device)[0, draw]
             points, a, u = points.take(nodes[None], self.weighted), a[nodes], u[nodes]
-            graph = self.rule.graph(points.x)
-        elif sample in self._graphs:
-            graph = self._graphs[sample]
-        else:
-            graph = self.rule.graph(points.x)
-            if self._fits:
-                self._graphs[sample] = graph
-        return self._batch(graph, points, a, u, (len(a),), self._numbers([sample]))
-
-    def _numbers(self, samples: Sequence[int]) -> tuple[int, ...]:
-        return tuple(self.dataset.number(sample) for sample in samples)
+        graph = self._graphs.get(sample)
+        if graph is None:
+            graph = self.rule.graph(points.x).with_points(points.x, points.weights)
+        if self._fits and self.rule.drawn is None:
+            self._graphs[sample] = graph
+        return self._batch(graph, points, (a, u), (len(a),), [sample])
 
     def _load(self, samples: range) -> _Functions:
-        """Read, check, normalise, and bring to the device."""
+        """Read, check and normalise samples, and bring them to the device."""
         inputs, _ = self.normalizers
         a_all, u_all = [], []
         for i in samples:
@@ -257,7 +249,7 @@ class _Functions:
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    x: Tensor  # (K, d), float64: who is near whom is decided in it
+    x: Tensor  # (K, d), float64, in which edges are decided
     weights: Tensor  # (K,)
     mean: Tensor  # (K or 1, o) of u
     std: Tensor
@@ -268,13 +260,17 @@ class _Points:
         return _Points(domain.points.to(device), domain.weights.to(device, dtype), mean, std)
 
     def take(self, nodes: Tensor, weighted: bool) -> _Points:
-        """Of draws (G, m), one after the other. If their weights will be asked for, all points give theirs to drawn ones."""
+        """Return the points of draws (G, m), one draw after the other.
+
+        If their weights are used, every point of the domain adds its weight to the nearest drawn one.
+        """
         flat = nodes.reshape(-1)
         weights = lumped(self.x, self.weights, nodes).reshape(-1) if weighted else self.weights[flat]
         mean, std = (x[flat] if len(x) > 1 else x for x in (self.mean, self.std))
         return _Points(self.x[flat], weights, mean, std)
 
     def times(self, count: int) -> _Points:
+        """Return the points so many times, one copy after the other."""
         mean, std = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.mean, self.std))
         return _Points(self.x.repeat(count, 1), self.weights.repeat(count), mean, std)
 
@@ -284,15 +280,8 @@ def _joined(parts: list[Batch]) -> Batch:
     sizes = tuple(size for part in parts for size in part.sizes)
     mean, std = (torch.cat([getattr(part, name).expand(len(part.x), -1) for part in parts]) for name in ("mean", "std"))
     weights = [part.weights for part in parts if part.weights is not None]
-    graph, samples = Graph.batch([part.graph for part in parts]), tuple(each for part in parts for each in part.samples)
+    samples = tuple(sample for part in parts for sample in part.samples)
     made_of = [part.graph.made_of for part in parts if part.graph.made_of is not None]
-    graph.of(*(torch.cat([each[i] for each in made_of]) for i in range(2)))
+    points, masses = (torch.cat([each[i] for each in made_of]) for i in range(2))
+    graph = Graph.batch([part.graph for part in parts]).with_points(points, masses)
     return Batch(graph, x, a, u, mean, std, torch.cat(weights) if weights else None, sizes, samples)
-
-
-def relative(found: Tensor, u: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
-    """(G,): |found - u| / |u| of each graph of a batch, in float64 unless a gradient is wanted."""
-    if not torch.is_grad_enabled():
-        found, u = found.double(), u.double()
-    w = 1.0 if weights is None else weights.to(u.dtype).sqrt()[:, None]
-    return batch.norms(w * (found - u)) / batch.norms(w * u)

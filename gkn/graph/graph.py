@@ -1,13 +1,13 @@
-"""Graph: who receives from whom, as neighbourhoods N(x) of targets among sources."""
+"""Graph: neighbourhoods N(x) of targets among sources."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from itertools import pairwise
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def _outside_inference(method: Callable[P, T]) -> Callable[P, T]:
-    """What is kept must not be made of inference tensors: the graph may be used for training next."""
+    """Compute what is cached outside of inference mode, because the graph may be used for training next."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -31,15 +31,23 @@ def _outside_inference(method: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Target i receives from the sources `src[ptr[i]:ptr[i+1]]`: bipartite, compressed by rows.
+    """Target i receives from the sources `src[ptr[i]:ptr[i+1]]`: a bipartite graph in compressed rows.
 
-    One type for edges inside a level, between levels, and from nodes to queries. A target may have no neighbours, and the
-    same edge may be there twice (it then counts twice). Sources are numbered from 0 to `num_sources` - 1.
+    One type for edges inside a level, between levels, and from nodes to query points. A target may have no neighbours, and
+    the same edge may occur twice (it then counts twice).
+
+        ptr           (targets + 1,), int64, rising from 0 to the number of edges
+        src           (edges,), int32: half the bytes of int64, and 2^31 sources fit on no machine
+        num_sources   sources are numbered from 0 to num_sources - 1
+        cuts          0, ..., number of targets: no edge crosses a cut. Known from `batch`; there may be more
+        made_of       the points and quadrature weights of the nodes, as the rule saw them
     """
 
-    ptr: Tensor  # (targets + 1,), int64, from 0 to the number of edges, never falling
-    src: Tensor  # (edges,), int32: half the bytes, and 2^31 sources fit on no machine
+    ptr: Tensor
+    src: Tensor
     num_sources: int
+    cuts: tuple[int, ...] = ()
+    made_of: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         for name, given in (("ptr", self.ptr), ("src", self.src)):
@@ -60,18 +68,27 @@ class Graph:
             )
         object.__setattr__(self, "ptr", self.ptr.long().contiguous())
         object.__setattr__(self, "src", self.src.int().contiguous())
+        object.__setattr__(self, "cuts", self.cuts or (0, self.num_targets))
 
     @staticmethod
-    def trusted(ptr: Tensor, src: Tensor, num_sources: int) -> Graph:
-        """Without the checks, for arrays that are right by construction."""
+    def trusted(
+        ptr: Tensor,
+        src: Tensor,
+        num_sources: int,
+        cuts: tuple[int, ...] = (),
+        made_of: tuple[Tensor, Tensor] | None = None,
+        **known: Any,
+    ) -> Graph:
+        """Make a graph of arrays that are right by construction, without checks. `known`: properties computed already."""
         graph = object.__new__(Graph)
-        for name, value in (("ptr", ptr), ("src", src), ("num_sources", num_sources)):
-            object.__setattr__(graph, name, value)
+        graph.__dict__.update(
+            ptr=ptr, src=src, num_sources=num_sources, cuts=cuts or (0, len(ptr) - 1), made_of=made_of, **known
+        )
         return graph
 
     @staticmethod
     def of_edges(sources: Tensor, targets: Tensor, num_sources: int, num_targets: int) -> Graph:
-        """From pairs in any order. Neighbours of a target keep the order they have here."""
+        """Make a graph of pairs in any order. The neighbours of a target keep the order they have here."""
         for name, given in (("sources", sources), ("targets", targets)):
             if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
                 raise ValueError(f"Graph.of_edges: {name} are {given.dtype}; needed integers")
@@ -84,12 +101,54 @@ class Graph:
         order = torch.argsort(targets, stable=True)
         return Graph(offsets(torch.bincount(targets.long(), minlength=num_targets)), sources[order], num_sources)
 
+    @staticmethod
+    def batch(graphs: Sequence[Graph]) -> Graph:
+        """Put graphs side by side, without an edge between them: targets and sources are numbered on."""
+        if not graphs:
+            raise ValueError("Graph.batch: no graphs; needed at least one")
+        sources = sum(graph.num_sources for graph in graphs)
+        if sources >= 2**31:
+            raise ValueError(f"Graph.batch: {sources} sources together; needed less than 2^31")
+        ptr, src, cuts, edges, nodes = [graphs[0].ptr[:1]], [], [0], 0, 0
+        for graph in graphs:
+            ptr.append(graph.ptr[1:] + edges)
+            src.append(graph.src + nodes)
+            cuts += [nodes + cut for cut in graph.cuts[1:]]
+            edges, nodes = edges + graph.num_edges, nodes + graph.num_sources
+        one_set = all(graph.num_sources == graph.num_targets for graph in graphs)
+        return Graph.trusted(torch.cat(ptr), torch.cat(src), nodes, tuple(cuts) if one_set else ())
+
     def __getstate__(self) -> dict[str, object]:
-        """What it is, without what it has worked out about itself."""
+        """Pickle the graph without what was computed from it."""
         return {name: getattr(self, name) for name in ("ptr", "src", "num_sources", "cuts")}
 
     def __repr__(self) -> str:
         return f"Graph({self.num_targets} targets <- {self.num_sources} sources, {self.num_edges} edges)"
+
+    def to(self, device: torch.device | str) -> Graph:
+        """Return the graph on another device."""
+        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts)
+
+    def with_cuts(self, cuts: Sequence[int]) -> Graph:
+        """Return the graph with the knowledge that no edge crosses these cuts, which is not checked."""
+        return Graph.trusted(self.ptr, self.src, self.num_sources, tuple(cuts), self.made_of)
+
+    def with_points(self, points: Tensor, weights: Tensor) -> Graph:
+        """Return the graph with the points and weights it was made of. Levels computed from them are cached with the graph."""
+        return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, (points, weights))
+
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return `make()`, computed once for each key and kept with the graph."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        kept: T = self._cache[key]
+        return kept
+
+    @cached_property
+    def _cache(self) -> dict[Hashable, Any]:
+        return {}
+
+    # --- sizes and edges
 
     @property
     def num_targets(self) -> int:
@@ -106,152 +165,109 @@ class Graph:
     @cached_property
     @_outside_inference
     def degrees(self) -> Tensor:
-        """(targets,), int64."""
+        """Number of neighbours of each target: (targets,), int64."""
         return self.ptr.diff()
+
+    @cached_property
+    def max_degree(self) -> int:
+        return int(self.degrees.max()) if self.num_targets else 0
+
+    @cached_property
+    def is_sorted(self) -> bool:
+        """True if degrees never fall from one target to the next."""
+        return not bool((self.degrees.diff() < 0).any())
 
     @cached_property
     @_outside_inference
     def targets(self) -> Tensor:
-        """(edges,), int32: the target of each edge."""
+        """Target of each edge: (edges,), int32."""
         nodes = torch.arange(self.num_targets, dtype=torch.int32, device=self.device)
         return nodes.repeat_interleave(self.degrees, output_size=self.num_edges)
-
-    def to(self, device: torch.device | str) -> Graph:
-        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources).cut(self.cuts)
 
     @cached_property
     @_outside_inference
     def by_source(self) -> tuple[Tensor, Tensor]:
-        """(sources + 1,) offsets and (edges,) numbers of edges: the edges of each source, in the order they have here."""
+        """The edges of each source: (sources + 1,) offsets, and (edges,) numbers of edges in the order they have here."""
         order = torch.argsort(self.src, stable=True)
         return offsets(torch.bincount(self.src, minlength=self.num_sources)), order.int() if len(order) < 2**31 else order
-
-    def transpose(self) -> tuple[Graph, Tensor]:
-        """Sources receive from targets; also the number here of each edge there."""
-        ptr, order = self.by_source
-        return Graph.trusted(ptr, self.targets[order], self.num_targets), order
-
-    @cached_property
-    @_outside_inference
-    def reverse(self) -> Graph:
-        """Sources receive from targets."""
-        return self.transpose()[0]
-
-    @staticmethod
-    def batch(graphs: Sequence[Graph]) -> Graph:
-        """Side by side, without an edge between them: targets and sources are numbered on."""
-        if not graphs:
-            raise ValueError("Graph.batch: no graphs; needed at least one")
-        sources = sum(graph.num_sources for graph in graphs)
-        if sources >= 2**31:
-            raise ValueError(f"Graph.batch: {sources} sources together; needed less than 2^31")
-        ptr, src, cuts, edges, nodes = [graphs[0].ptr[:1]], [], [0], 0, 0
-        for graph in graphs:
-            ptr.append(graph.ptr[1:] + edges)
-            src.append(graph.src + nodes)
-            cuts += [nodes + cut for cut in graph.cuts[1:]]
-            edges, nodes = edges + graph.num_edges, nodes + graph.num_sources
-        whole = Graph.trusted(torch.cat(ptr), torch.cat(src), nodes)
-        return whole.cut(tuple(cuts)) if all(graph.num_sources == graph.num_targets for graph in graphs) else whole
-
-    @cached_property
-    def cuts(self) -> tuple[int, ...]:
-        """0, ..., number of targets: no edge crosses a cut. Those known from `batch`, not all there may be."""
-        return 0, self.num_targets
-
-    @cached_property
-    def made_of(self) -> tuple[Tensor, Tensor] | None:
-        """The points of its nodes and their weights, where somebody has said so: not as turned or rounded since."""
-        return None
-
-    def of(self, points: Tensor, weights: Tensor) -> Graph:
-        """Say which points these are. Who has worked something out of them keeps it with the graph."""
-        if self.made_of is None:
-            self.__dict__["made_of"] = (points, weights)
-        return self
-
-    def cut(self, cuts: tuple[int, ...]) -> Graph:
-        """Say that no edge crosses these cuts, which is not checked."""
-        self.__dict__["cuts"] = cuts
-        return self
-
-    @_outside_inference
-    def between(self, start: int, stop: int) -> Graph:
-        """The graph of the nodes between two cuts, numbered from 0. Kept, with what it works out about itself."""
-        if (start, stop) == (0, self.num_targets):
-            return self
-        if (start, stop) not in self._pieces:
-            part = self.part(start, stop)
-            piece = Graph.trusted(part.ptr, part.src - start, stop - start)
-            piece.__dict__["max_degree"] = part.max_degree
-            self._pieces[start, stop] = piece
-        return self._pieces[start, stop]
-
-    def split(self, cuts: Sequence[int]) -> list[Graph]:
-        """The graphs between the cuts 0, ..., targets, each with what this one has worked out about itself: nothing is sorted,
-        and no number asked for, again."""
-        ptr, host, (of_source, order) = self.ptr, self._host_ptr, self.by_source
-        found = []
-        for start, stop in pairwise(cuts):
-            first, last = int(host[start]), int(host[stop])
-            nodes = slice(start, stop + 1)
-            piece = Graph.trusted(ptr[nodes] - first, self.src[first:last] - start, stop - start)
-            inner = tuple(cut - start for cut in self.cuts if start <= cut <= stop)
-            kept = {
-                "_host_ptr": host[nodes] - first,
-                "degrees": self.degrees[start:stop],
-                "max_degree": int(host[nodes].diff().max()) if stop > start else 0,
-                # No source has an edge elsewhere: those of these sources are those of this piece.
-                "by_source": (of_source[nodes] - first, order[first:last] - first),
-            }
-            piece.__dict__.update(kept)
-            if self.made_of is not None:
-                piece.of(*(each[start:stop] for each in self.made_of))
-            found.append(piece.cut(inner))
-        return found
-
-    @cached_property
-    def _pieces(self) -> dict[tuple[int, int], Graph]:
-        return {}
-
-    @_outside_inference
-    def part(self, start: int, stop: int) -> Graph:
-        """Targets `start` to `stop` only. Kept, with what it works out about itself: every step asks for it again."""
-        if not 0 <= start <= stop <= self.num_targets:
-            raise ValueError(f"Graph.part({start}, {stop}): needed 0 <= start <= stop <= {self.num_targets}")
-        if (start, stop) in self._parts:
-            return self._parts[start, stop]
-        host = self._host_ptr[start : stop + 1]
-        first, last = int(host[0]), int(host[-1])
-        part = Graph.trusted(self.ptr[start : stop + 1] - first, self.src[first:last], self.num_sources)
-        part.__dict__["max_degree"] = int(host.diff().max()) if stop > start else 0  # known here without asking the GPU
-        self._parts[start, stop] = part
-        return part
-
-    @cached_property
-    def _parts(self) -> dict[tuple[int, int], Graph]:
-        return {}
-
-    @cached_property
-    @_outside_inference
-    def compact(self) -> tuple[Graph, Tensor]:
-        """Without the sources nobody asks, which matters for a part of a large graph; and which sources are left."""
-        left, src = torch.unique(self.src, return_inverse=True)
-        graph = Graph.trusted(self.ptr, src.int(), len(left))
-        graph.__dict__["max_degree"] = self.max_degree
-        return graph, left
-
-    def edges_before(self, targets: Sequence[int]) -> list[int]:
-        """How many edges come before those of each of these targets."""
-        return [int(self._host_ptr[target]) for target in targets]
 
     @cached_property
     @_outside_inference
     def _host_ptr(self) -> Tensor:
         return self.ptr.cpu()
 
+    def edges_before(self, targets: Sequence[int]) -> list[int]:
+        """Return the number of edges before those of each of these targets."""
+        return [int(self._host_ptr[target]) for target in targets]
+
+    # --- other graphs made of this one
+
+    def transpose(self) -> tuple[Graph, Tensor]:
+        """Return the graph in which sources receive from targets, and the number here of each edge there."""
+        ptr, order = self.by_source
+        return Graph.trusted(ptr, self.targets[order], self.num_targets), order
+
+    @cached_property
+    @_outside_inference
+    def reverse(self) -> Graph:
+        """The graph in which sources receive from targets."""
+        return self.transpose()[0]
+
+    @_outside_inference
+    def between(self, start: int, stop: int) -> Graph:
+        """Return the graph of the nodes between two cuts, numbered from 0. It is cached."""
+        if (start, stop) == (0, self.num_targets):
+            return self
+
+        def make() -> Graph:
+            part = self.part(start, stop)
+            return Graph.trusted(part.ptr, part.src - start, stop - start, max_degree=part.max_degree)
+
+        return self.cached(("between", start, stop), make)
+
+    @_outside_inference
+    def part(self, start: int, stop: int) -> Graph:
+        """Return the graph of targets `start` to `stop` with all sources. It is cached, because every step uses it again."""
+        if not 0 <= start <= stop <= self.num_targets:
+            raise ValueError(f"Graph.part({start}, {stop}): needed 0 <= start <= stop <= {self.num_targets}")
+
+        def make() -> Graph:
+            host = self._host_ptr[start : stop + 1]
+            first, last = int(host[0]), int(host[-1])
+            degree = int(host.diff().max()) if stop > start else 0  # known here without a transfer from the GPU
+            return Graph.trusted(self.ptr[start : stop + 1] - first, self.src[first:last], self.num_sources, max_degree=degree)
+
+        return self.cached(("part", start, stop), make)
+
+    def split(self, cuts: Sequence[int]) -> list[Graph]:
+        """Return the graphs between the cuts 0, ..., targets, each with what this one has computed: nothing is sorted again."""
+        ptr, host, (of_source, order) = self.ptr, self._host_ptr, self.by_source
+        pieces = []
+        for start, stop in pairwise(cuts):
+            first, last = int(host[start]), int(host[stop])
+            nodes = slice(start, stop + 1)
+            inner = tuple(cut - start for cut in self.cuts if start <= cut <= stop)
+            made_of = None if self.made_of is None else (self.made_of[0][start:stop], self.made_of[1][start:stop])
+            known = {
+                "_host_ptr": host[nodes] - first,
+                "degrees": self.degrees[start:stop],
+                "max_degree": int(host[nodes].diff().max()) if stop > start else 0,
+                # No source has an edge in another piece.
+                "by_source": (of_source[nodes] - first, order[first:last] - first),
+            }
+            src = self.src[first:last] - start
+            pieces.append(Graph.trusted(ptr[nodes] - first, src, stop - start, inner, made_of, **known))
+        return pieces
+
+    @cached_property
+    @_outside_inference
+    def compact(self) -> tuple[Graph, Tensor]:
+        """The graph without sources that have no edge, which matters for a part of a large graph; and the sources left."""
+        left, src = torch.unique(self.src, return_inverse=True)
+        return Graph.trusted(self.ptr, src.int(), len(left), max_degree=self.max_degree), left
+
     def blocks(self, edges: int, targets: int) -> Iterator[tuple[int, int]]:
-        """Ranges of targets with at most that many edges (or a single target) and that many targets each."""
+        """Yield ranges of targets with at most that many edges (or a single target) and that many targets each."""
         if edges < 1 or targets < 1:
             raise ValueError(f"Graph.blocks({edges}, {targets}): needed at least one of each")
         ptr, start = self._host_ptr, 0
@@ -264,37 +280,53 @@ class Graph:
     @cached_property
     @_outside_inference
     def by_degree(self) -> tuple[Graph, Tensor]:
-        """The same with targets sorted by degree, so that equal degrees lie side by side; and which target is where."""
+        """The graph with targets sorted by degree, so that equal degrees are adjacent; and the target at each place."""
         order = torch.argsort(self.degrees, stable=True)
         return Graph.trusted(offsets(self.degrees[order]), self.src[self.edges_by_degree], self.num_sources), order
 
     @cached_property
     @_outside_inference
     def nodes_by_degree(self) -> tuple[Graph, Tensor]:
-        """The same where targets and sources are one set of nodes, which are renumbered; and which node is where."""
+        """The graph with its nodes, which are targets and sources, renumbered by degree; and the node at each place."""
         graph, order = self.by_degree
         place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
         return Graph.trusted(graph.ptr, place.index_select(0, graph.src).int(), self.num_sources), order
 
     @property
     def edges_by_degree(self) -> Tensor:
-        """Which edge is where in `by_degree`."""
+        """The edge at each place of `by_degree`."""
         order = torch.argsort(self.degrees, stable=True)
         degrees = self.degrees[order]
         edge = torch.arange(self.num_edges, device=self.device)
         edge += (self.ptr[order] - offsets(degrees)[:-1]).repeat_interleave(degrees, output_size=self.num_edges)
         return edge
 
-    @cached_property
-    def is_sorted(self) -> bool:
-        """Degrees never fall from one target to the next."""
-        return not bool((self.degrees.diff() < 0).any())
+    # --- memory that is filled again, for recorded CUDA graphs
 
-    @cached_property
-    def max_degree(self) -> int:
-        return int(self.degrees.max()) if self.num_targets else 0
+    def with_room(self, room: float) -> Graph:
+        """Return a copy with memory for `room` times as many edges, which `refill` can overwrite.
+
+        Unused edges run from node 0 to node 0 and lie in no target's range: sums over ranges never see them, and for sums
+        over all edges they have no length.
+        """
+        spare = self.src.new_zeros(int(self.num_edges * (room - 1)) + 1)
+        back = Graph.trusted(self.reverse.ptr.clone(), torch.cat([self.reverse.src, spare]), self.reverse.num_sources)
+        known: dict[str, Any] = {"reverse": back, "targets": torch.cat([self.targets, spare])}
+        return Graph.trusted(self.ptr.clone(), torch.cat([self.src, spare]), self.num_sources, self.cuts, **known)
+
+    def refill(self, other: Graph) -> None:
+        """Overwrite the memory of a graph made by `with_room` with the edges of another graph of as many nodes."""
+        for graph, new in ((self, other), (self.reverse, other.reverse)):
+            graph.ptr.copy_(new.ptr)
+            _overwrite(graph.src, new.src)
+        _overwrite(self.targets, other.targets)
+
+
+def _overwrite(memory: Tensor, values: Tensor) -> None:
+    memory[: len(values)].copy_(values)
+    memory[len(values) :].zero_()
 
 
 def offsets(counts: Tensor) -> Tensor:
-    """0, n_0, n_0 + n_1, ..."""
+    """Return 0, n_0, n_0 + n_1, ..."""
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])

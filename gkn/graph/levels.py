@@ -39,15 +39,11 @@ def levels_of(graph: Graph, x: Tensor, weights: Tensor | None, radius: float, co
     that are there. Functions that lie side by side have levels side by side. Which nodes they are depends on the points, not
     on their order. A graph that knows its points keeps their levels, however they are turned; else they are made anew.
     """
-    made_of = graph.made_of
-    if made_of is None:
+    if graph.made_of is None:
         return _made(graph, x.double(), _all(x, weights), radius, count)
-    known: dict[tuple[float, int, bool], list[Level]] = graph.__dict__.setdefault("_levels", {})
-    key = (radius, count, weights is None)
-    if key not in known:
-        points, own = made_of
-        known[key] = _made(graph, points.double(), _all(points, None if weights is None else own), radius, count)
-    return known[key]
+    points, masses = graph.made_of[0], None if weights is None else graph.made_of[1]
+    key = ("levels", radius, count, weights is None)
+    return graph.cached(key, lambda: _made(graph, points.double(), _all(points, masses), radius, count))
 
 
 def _all(x: Tensor, weights: Tensor | None) -> Tensor:

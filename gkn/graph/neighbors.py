@@ -90,8 +90,8 @@ def radius_graphs(points: Tensor, r: float) -> Graph:
     ball, points = _Ball.of(points.flatten(0, 1), points[0], r), points.double()
     near = ball.holds(points[:, :, None].unbind(-1), points[:, None].unbind(-1))
     cloud, _, source = near.nonzero().unbind(1)
-    graph = Graph.trusted(offsets(near.sum(-1).reshape(-1)), (cloud * m + source).int(), clouds * m)
-    return graph.cut(tuple(range(0, clouds * m + 1, m)))
+    cuts = tuple(range(0, clouds * m + 1, m))
+    return Graph.trusted(offsets(near.sum(-1).reshape(-1)), (cloud * m + source).int(), clouds * m, cuts)
 
 
 def nearest(sources: Tensor, targets: Tensor) -> Tensor:

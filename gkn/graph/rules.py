@@ -1,36 +1,106 @@
-"""Rules: how points become graphs."""
+"""Rules: which nodes of a sample a graph has, and which edges."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gkn.geometry.domain import Domain
 from gkn.graph.graph import Graph
-from gkn.graph.neighbors import radius_graph
+from gkn.graph.neighbors import radius_graph, radius_graphs
 
-_AT_A_TIME = 2**24  # nodes that are given a number
+_AT_A_TIME = 2**24  # nodes that get a random number in one call
 
 BALL = 80
-"""Points in a ball whose sum is an integral to a few parts in a thousand, if what is summed is smooth."""
+"""Points in a ball for which a sum over them is an integral to a few parts in a thousand, if the integrand is smooth."""
+
+RULES: dict[str, type[Rule]] = {}
+"""Every rule by the name of its class. A subclass of `Rule` registers itself."""
 
 
-def usual_radius(domain: Domain, points: int | None = None) -> float:
-    """Of balls that have about `BALL` of so many points spread over a domain, or of its own."""
-    unit = math.pi ** (domain.dim / 2) / math.gamma(domain.dim / 2 + 1)  # the volume of a ball of radius 1
-    share = BALL / (len(domain) if points is None else points)
-    return float((share * float(domain.weights.sum()) / unit) ** (1 / domain.dim))
+class Rule(ABC):
+    """How the points of a sample become graphs.
+
+    A new rule defines `graph`. By default a sample is one graph of all its points; a rule that draws nodes sets `drawn` and
+    `graphs`. Attributes of a rule are plain numbers: they are stored with operators and runs.
+
+        r        radius of the neighbourhoods, or None if the rule has none
+        drawn    number of nodes drawn for each graph; None: all points are nodes
+        graphs   number of graphs per sample
+    """
+
+    r: float | None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        RULES[cls.__name__] = cls
+
+    @property
+    def drawn(self) -> int | None:
+        return None
+
+    @property
+    def graphs(self) -> int:
+        return 1
+
+    @abstractmethod
+    def graph(self, x: Tensor, at: Tensor | None = None, r: float | None = None) -> Graph:
+        """Connect the nodes x with each other, or with targets `at` if given; with another radius if `r` is given."""
+
+    def graphs_of(self, x: Tensor, r: float | None = None) -> Graph:
+        """Return the graphs of many node sets (G, m, d) of equal size, side by side."""
+        return Graph.batch([self.graph(nodes, None, r) for nodes in x])
+
+    def draws(
+        self, points: int, samples: Sequence[int], *, seed: int = 0, epoch: int = 0, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """Draw the nodes (samples, graphs, drawn) of each graph, in ascending order.
+
+        They depend on (seed, sample, draw, epoch) and nothing else: not on the device, not on which other samples are drawn
+        for, nor on what was drawn before. So a resumed run sees what it would have seen, on any number of machines.
+        """
+        assert self.drawn is not None
+        if self.drawn > points:
+            raise ValueError(
+                f"{self}: {self.drawn} nodes of a domain that has {points}; use m <= {points}, or Radius({self.r}) for all"
+            )
+        whole = torch.arange(points, device=device) * _ODD
+        key = _mixed(_mixed(torch.tensor([_signed(seed)], device=device)) + epoch)
+        sample = torch.as_tensor(samples, device=device, dtype=torch.long)
+        keys = _mixed(_mixed(key + sample)[:, None] + torch.arange(self.graphs, device=device)).reshape(-1, 1)
+        rows = max(1, _AT_A_TIME // points)
+        # Each node gets a random number; those with the smallest numbers are drawn.
+        few = [_mixed(part + whole).topk(self.drawn, largest=False, sorted=False).indices for part in keys.split(rows)]
+        return torch.cat(few).sort().values.reshape(len(sample), self.graphs, self.drawn)
+
+    def whole(self, r: float | None = None) -> Rule:
+        """Return the rule with the same edges for all points of a sample."""
+        return self
+
+    def sampled(self, m: int, l: int = 1, r: float | None = None) -> Rule:
+        """Return the rule with the same edges for m drawn nodes, l draws per sample."""
+        raise ValueError(f"{self}: this rule does not draw nodes; evaluate on all points")
+
+    def config(self) -> dict[str, Any]:
+        """Return the name and the numbers of the rule, as they are stored."""
+        return {"kind": type(self).__name__, **vars(self)}
+
+
+def rule_from(config: Mapping[str, Any]) -> Rule:
+    """Return the rule that `config` described."""
+    return RULES[config["kind"]](**{key: value for key, value in config.items() if key != "kind"})
 
 
 @dataclass(frozen=True)
-class Radius:
-    """All points, each with its neighbours within r."""
+class Radius(Rule):
+    """All points are nodes; every node is connected with all nodes within the distance r."""
 
     r: float
 
@@ -38,15 +108,22 @@ class Radius:
         _check_radius(self)
 
     def graph(self, x: Tensor, at: Tensor | None = None, r: float | None = None) -> Graph:
-        """Who is near whom among the nodes x, or which nodes are near the points `at`."""
         return radius_graph(x, at, self.r if r is None else r)
+
+    def graphs_of(self, x: Tensor, r: float | None = None) -> Graph:
+        return radius_graphs(x, self.r if r is None else r)
+
+    def whole(self, r: float | None = None) -> Radius:
+        return Radius(self.r if r is None else r)
+
+    def sampled(self, m: int, l: int = 1, r: float | None = None) -> Nystrom:
+        return Nystrom(self.r if r is None else r, m, l)
 
 
 @dataclass(frozen=True)
-class Nystrom:
-    """Sub-graphs of m nodes, drawn uniformly without replacement, l for each sample; neighbours within r."""
+class Nystrom(Radius):
+    """l sub-graphs of each sample, each of m nodes drawn uniformly without replacement; neighbours within r."""
 
-    r: float
     m: int
     l: int = 1
 
@@ -54,41 +131,61 @@ class Nystrom:
         _check_radius(self)
         check_draws(self)
 
+    @property
+    def drawn(self) -> int:
+        return self.m
+
+    @property
+    def graphs(self) -> int:
+        return self.l
+
+
+@dataclass(frozen=True)
+class Points(Rule):
+    """Points without edges, for models that need none: all points of a sample, or m drawn ones, l draws per sample."""
+
+    r: ClassVar[None] = None  # type: ignore[misc]
+    m: int | None = None
+    l: int = 1
+
+    def __post_init__(self) -> None:
+        if self.m is not None:
+            check_draws(self)
+
+    @property
+    def drawn(self) -> int | None:
+        return self.m
+
+    @property
+    def graphs(self) -> int:
+        return self.l
+
     def graph(self, x: Tensor, at: Tensor | None = None, r: float | None = None) -> Graph:
-        return radius_graph(x, at, self.r if r is None else r)
+        targets = len(x if at is None else at)
+        none = torch.zeros(targets + 1, dtype=torch.long, device=x.device)
+        return Graph.trusted(none, torch.zeros(0, dtype=torch.int32, device=x.device), len(x))
 
-    def draws(
-        self, points: int, samples: Sequence[int], *, seed: int = 0, epoch: int = 0, device: torch.device | str = "cpu"
-    ) -> Tensor:
-        """(samples, l, m): the nodes of each sub-graph, in ascending order.
+    def whole(self, r: float | None = None) -> Points:
+        return Points()
 
-        They depend on (seed, sample, draw, epoch) and nothing else: not on the device, not on which other samples are asked
-        for, nor on what was drawn before. So a run that goes on sees what it would have seen, on any number of machines.
-        """
-        if self.m > points:
-            raise ValueError(
-                f"{self}: {self.m} nodes of a domain that has {points}; use m <= {points}, or Radius({self.r}) for all"
-            )
-        whole = torch.arange(points, device=device) * _ODD
-        key = _mixed(_mixed(torch.tensor([_signed(seed)], device=device)) + epoch)
-        sample = torch.as_tensor(samples, device=device, dtype=torch.long)
-        keys = _mixed(_mixed(key + sample)[:, None] + torch.arange(self.l, device=device)).reshape(-1, 1)
-        rows = max(1, _AT_A_TIME // points)
-        # Each node gets a number at random; those with the smallest are the draw.
-        few = [_mixed(part + whole).topk(self.m, largest=False, sorted=False).indices for part in keys.split(rows)]
-        return torch.cat(few).sort().values.reshape(len(sample), self.l, self.m)
+    def sampled(self, m: int, l: int = 1, r: float | None = None) -> Points:
+        return Points(m, l)
 
 
-Rule = Radius | Nystrom
+def usual_radius(domain: Domain, points: int | None = None) -> float:
+    """Return the radius of balls with about `BALL` of so many points spread over a domain; by default, of its own points."""
+    unit = math.pi ** (domain.dim / 2) / math.gamma(domain.dim / 2 + 1)  # volume of the ball of radius 1
+    share = BALL / (len(domain) if points is None else points)
+    return float((share * float(domain.weights.sum()) / unit) ** (1 / domain.dim))
 
 
 def draw_nodes(points: int, m: int, rng: torch.Generator) -> Tensor:
-    """m of the points, uniformly without replacement, in ascending order."""
+    """Draw m of the points, uniformly without replacement, in ascending order."""
     return torch.randperm(points, generator=rng)[:m].sort().values
 
 
 def _signed(x: int) -> int:
-    """The same 64 bits, as torch's int64 has them."""
+    """Return the same 64 bits as torch's int64 has them."""
     return (x + 2**63) % 2**64 - 2**63
 
 
@@ -96,9 +193,9 @@ _ODD, _FIRST, _SECOND = (_signed(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """The output function of SplitMix64 (Steele, Lea, Flood 2014): 64 bits to 64 bits, one to one, each depending on all.
+    """Apply the output function of SplitMix64 (Steele, Lea, Flood 2014): 64 bits to 64 bits, one to one, each depending on all.
 
-    In integers, which wrap around in the same way on every device.
+    It is computed in integers, which wrap around in the same way on every device.
     """
     x = (x ^ (x >> 30 & 2**34 - 1)) * _FIRST
     x = (x ^ (x >> 27 & 2**37 - 1)) * _SECOND
@@ -106,14 +203,14 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def check_draws(choice: Any) -> None:
-    """Of a frozen choice of m nodes, l times: both are whole numbers, at least 1."""
+    """Raise an error unless m and l of a frozen dataclass are whole numbers, at least 1."""
     for name in ("m", "l"):
         object.__setattr__(choice, name, operator.index(getattr(choice, name)))
     if choice.m < 1 or choice.l < 1:
         raise ValueError(f"{choice}: needed at least one node and one draw")
 
 
-def _check_radius(rule: Radius | Nystrom) -> None:
+def _check_radius(rule: Radius) -> None:
     try:
         object.__setattr__(rule, "r", float(rule.r))
     except (TypeError, ValueError):

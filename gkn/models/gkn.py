@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gkn.data.dataset import Dataset
 from gkn.graph.graph import Graph
-from gkn.models.inputs import check_sizes, features_chosen, ready
+from gkn.models.model import Defaults, Model, Progress, check_sizes, chosen_features
+from gkn.models.suggest import DRAWN, WHOLE
 from gkn.ops import Backend
-from gkn.ops.kernel import Density, Integral, Kernel
+from gkn.ops.integral import Density, Integral, Plan, plan_integral
+from gkn.ops.kernel import Kernel
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -20,8 +23,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
 }
 
+NETWORKS: dict[str, dict[str, Any]] = {
+    "paper": {"width": 64, "kernel": (512, 1024), "steps": 6, "last_sigma": False},
+    "ours": {"width": 64, "kernel": (128, 256), "steps": 6, "last_sigma": False},
+}
+"""The network that goes with each recipe."""
+SMOOTHING = {"paper": 0.05, "ours": 0.1}
+"""Width of the Gaussian for a_eps, relative to the domain. The paper says "variance 5" without a unit; sqrt 5 spacings of its
+finest grid would be 0.0093. Of the widths measured, 0.05 comes nearest to its numbers (`gkn reproduce causes`)."""
 
-class GKN(nn.Module):
+
+class GKN(Model):
     """Lift, T steps with one kernel, projection:
 
     v_0 = P(x, a(x)) + p
@@ -34,15 +46,18 @@ class GKN(nn.Module):
     width          n, components of v
     kernel         sizes of the hidden layers of kappa
     steps          T
-    features       which fields of a enter kappa beside the points; None: the first, a itself and not its smoothed versions
+    features       numbers of the fields of a that enter kappa beside the points; None: the first, which is a itself
     sigma          the activation
-    last_sigma     also after the last step, as the paper prints it; its authors left it off in some tables
-    rho            a density rho(x, y) in the measure; none: the mean over N(x)
-    recompute      hidden features of edges: True to compute them anew, in memory that does not grow with the edges (in training
-                   a group of graphs at a time; in prediction, or where one graph is too large, in every step, a block of
-                   targets at a time); False to keep them; None to keep them where they fit
+    last_sigma     apply sigma also after the last step, as the paper prints it; its authors left it off in some tables
+    rho            density rho(x, y) of the measure; None: the mean over N(x)
+    recompute      hidden features of edges: True to compute them again, in memory that does not grow with the edges (in
+                   training a group of graphs at a time; in prediction, or if one graph is too large, in every step, a block
+                   of targets at a time); False to keep them; None to keep them if they fit
     backend        of `kernel_integral`; None: the fastest there is
     """
+
+    settings = ("width", "steps", "last_sigma", "kernel", "features", "sigma")
+    at_queries = True
 
     def __init__(
         self,
@@ -60,70 +75,73 @@ class GKN(nn.Module):
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:
-        super().__init__()
-        sizes = {"dim": dim, "out_channels": out_channels, "width": width, "steps": steps}
-        check_sizes("GKN", sizes, in_channels)
-        chosen = features_chosen("GKN", features, in_channels)
-        self.dim, self.in_channels, self.out_channels, self.steps, self.width = dim, in_channels, out_channels, steps, width
-        self.features, self.sigma, self.last_sigma = chosen, sigma, last_sigma
-        self.rho, self.recompute, self.backend = rho, recompute, backend
+        super().__init__(dim, in_channels, out_channels)
+        check_sizes("GKN", dim=dim, out_channels=out_channels, width=width, steps=steps, in_channels=in_channels)
+        self.width, self.kernel, self.steps = width, tuple(kernel), steps
+        self.features = chosen_features("GKN", features, in_channels)
+        self.sigma, self.last_sigma, self.rho = sigma, last_sigma, rho
+        self.recompute, self.backend = recompute, backend
         self.P = nn.Linear(dim + in_channels, width)
         self.kappa = Kernel(dim + len(self.features), kernel, width, width)
         self.W = nn.Linear(width, width)
         self.Q = nn.Linear(width, out_channels)
 
+    @classmethod
+    def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
+        """Suggest a radius of a quarter of the domain, 256 drawn nodes of larger samples, and a widely smoothed `a`."""
+        domain, name = dataset[0].domain, recipe if recipe in NETWORKS else "ours"
+        r = 0.25 * domain.scale
+        whole = len(domain) <= WHOLE // 8
+        rule = {"kind": "Radius", "r": r} if whole else {"kind": "Nystrom", "r": r, "m": min(DRAWN // 8, len(domain)), "l": 1}
+        raw = "a" in dataset.inputs and not dataset.smoothing and "a_smooth" not in dataset.inputs
+        return Defaults(NETWORKS[name], rule, name, smoothing={"a": SMOOTHING[name] * domain.scale} if raw else {})
+
     def config(self) -> dict[str, Any]:
-        """What, beside its parameters, it takes to make this network again: plain numbers and names."""
         named = [name for name, function in ACTIVATIONS.items() if function is self.sigma]
-        if not named or self.rho is not None or type(self) is not GKN:
-            what = f"a {type(self).__name__}" if type(self) is not GKN else "rho" if self.rho is not None else "its sigma"
+        if not named or self.rho is not None:
+            what = "rho" if self.rho is not None else "its sigma"
             raise ValueError(
                 f"GKN.config: {what} is code of yours, which is not saved; use no rho, and sigma = one of "
                 f"{', '.join(ACTIVATIONS)}, or keep model.state_dict() yourself"
             )
-        sizes = {name: getattr(self, name) for name in ("dim", "in_channels", "out_channels", "width", "steps", "last_sigma")}
-        return {"kind": "GKN", **sizes, "kernel": [*self.kappa.sizes], "features": [*self.features], "sigma": named[0]}
+        return {**super().config(), "sigma": named[0]}
 
-    @staticmethod
-    def of(config: dict[str, Any]) -> GKN:
-        """The network that `config` describes, with the weights it is born with."""
-        names = ("dim", "in_channels", "out_channels", "width", "kernel", "steps", "features", "sigma", "last_sigma")
-        if {*config} != {"kind", *names} or config["kind"] != "GKN":
-            raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(names)}")
-        return GKN(**{**{name: config[name] for name in names}, "sigma": ACTIVATIONS[config["sigma"]]})
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Model:
+        sigma = ACTIVATIONS.get(str(config.get("sigma")), config.get("sigma"))
+        return super().from_config({**config, **({"sigma": sigma} if "sigma" in config else {})})
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
-        """u on the points x: (K, d), (K, in_channels) -> (K, out_channels). With quadrature weights (K,), a weighted mean."""
+        """Return u on the points x: (K, d), (K, in_channels) -> (K, out_channels). With weights (K,), means are weighted."""
         if torch.is_grad_enabled() and self.sigma is torch.relu and type(self).states is GKN.states:
-            v, integral = self._start(graph, x, a, weights)
-            last = integral.march(v, self.W, self.steps, self.last_sigma)
-            return self.project(self._steps(v, integral)[-1] if last is None else last)
+            v, plan = self._start(graph, x, a, weights)
+            last = plan.march(v, self.W, self.steps, self.last_sigma)
+            return self.project(self._steps(v, plan.integral())[-1] if last is None else last)
         return self.project(self.states(graph, x, a, weights)[-1])
 
     def states(
-        self,
-        graph: Graph,
-        x: Tensor,
-        a: Tensor,
-        weights: Tensor | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, progress: Progress | None = None
     ) -> list[Tensor]:
-        """v_0, ..., v_T on the points x. `progress` is called with (steps done, of how many)."""
-        return self._steps(*self._start(graph, x, a, weights), progress)
+        """Return v_0, ..., v_T on the points x."""
+        v, plan = self._start(graph, x, a, weights)
+        return self._steps(v, plan.integral(), progress)
 
-    def _start(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None) -> tuple[Tensor, Integral]:
+    def _start(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None) -> tuple[Tensor, Plan]:
         x, a = self._ready(graph, x, a)
-        if graph.num_targets != graph.num_sources:
-            raise ValueError(f"GKN: {graph}; needed as many targets as sources: one set of nodes")
-        return self.lift(x, a), self._integral(graph, (x, a), (x, a), weights)
+        self._check_one_set(graph)
+        return self.lift(x, a), self._plan(graph, (x, a), (x, a), weights)
 
-    def _steps(self, v: Tensor, integral: Integral, progress: Callable[[int, int], None] | None = None) -> list[Tensor]:
+    def _steps(self, v: Tensor, integral: Integral, progress: Progress | None = None) -> list[Tensor]:
         states = [v]
         for t in range(self.steps):
             states.append(self._step(t, states[-1], integral(states[-1])))
             if progress is not None:
                 progress(t + 1, self.steps)
         return states
+
+    def _step(self, t: int, v: Tensor, integral: Tensor) -> Tensor:
+        v = self.W(v) + integral
+        return self.sigma(v) if t < self.steps - 1 or self.last_sigma else v
 
     def at(
         self,
@@ -133,40 +151,30 @@ class GKN(nn.Module):
         nodes: tuple[Tensor, Tensor],
         weights: Tensor | None = None,
     ) -> Tensor:
-        """u at queries (x, a), which receive from the nodes (x, a) in every step and never send. `graph`: queries <- nodes."""
         queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
-        if len(states) < self.steps:
-            raise ValueError(f"GKN.at: {len(states)} states for {self.steps} steps; needed those of GKN.states")
-        if graph.num_targets != len(queries[0]):
-            raise ValueError(f"GKN.at: {graph} for {len(queries[0])} queries; needed a target for each")
-        integral = self._integral(graph, queries, nodes, weights)
+        self._check_queries(states, self.steps, graph, queries[0])
+        integral = self._plan(graph, queries, nodes, weights).integral()
         v = self.lift(*queries)
         for t in range(self.steps):
             v = self._step(t, v, integral(states[t]))
         return self.project(v)
 
     def finish(self, states: Sequence[Tensor]) -> Tensor:
-        """u on the nodes, of all their states."""
         return self.project(states[-1])
 
     def lift(self, x: Tensor, a: Tensor) -> Tensor:
-        out: Tensor = self.P(torch.cat([x, a], 1))
-        return out
+        """v_0 = P(x, a(x)) + p"""
+        v: Tensor = self.P(torch.cat([x, a], 1))
+        return v
 
     def project(self, v: Tensor) -> Tensor:
-        out: Tensor = self.Q(v)
-        return out
+        """u = Q v_T + q"""
+        u: Tensor = self.Q(v)
+        return u
 
-    def _step(self, t: int, v: Tensor, integral: Tensor) -> Tensor:
-        v = self.W(v) + integral
-        return self.sigma(v) if t < self.steps - 1 or self.last_sigma else v
-
-    def _integral(
+    def _plan(
         self, graph: Graph, targets: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], weights: Tensor | None
-    ) -> Integral:
+    ) -> Plan:
         of_x, of_y = (torch.cat([x, *(a[:, i : i + 1] for i in self.features)], 1) for x, a in (targets, sources))
-        options = {"rho": self.rho, "recompute": self.recompute, "backend": self.backend}
-        return self.kappa.on(graph, of_x, of_y, weights=weights, points=(targets[0], sources[0]), **options)
-
-    def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        return ready("GKN", self.P.weight, self.dim, self.in_channels, graph, x, a)
+        options: dict[str, Any] = {"rho": self.rho, "recompute": self.recompute, "backend": self.backend}
+        return plan_integral(self.kappa, graph, of_x, of_y, weights=weights, points=(targets[0], sources[0]), **options)

@@ -1,32 +1,33 @@
-"""The linear case, Examples 1 and 2 of the paper: u(x) = integral over D of kappa(x, y) f(y) dy, a kernel to be read out."""
+"""GreenNet: one linear integral whose kernel is the learned Green's function (Examples 1 and 2 of the paper)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gkn.graph.graph import Graph
 from gkn.ops import Backend
+from gkn.ops.integral import plan_integral
 from gkn.ops.kernel import Kernel
 
-_ENTRIES = 2**24  # of products of edges, at a time
+_ENTRIES = 2**24  # numbers of edges times columns at a time
 
 
 class GreenNet(nn.Module):
-    """Linear in f whatever its parameters: with sigma the identity and W = 0 the network is one integral, and its kernel is
-    what it takes for the Green's function.
+    """A graph kernel network with sigma the identity and W = 0: one integral, linear in f whatever the parameters.
 
-        u(x) = sum over y in N(x) of w(y) kappa(x, y) f(y)
+    u(x) = sum over y in N(x) of w(y) kappa(x, y) f(y)
 
-        dim         of the points
-        kernel      sizes of the hidden layers of kappa
-        fields      of f, and of u
-        symmetric   G(x, y) = G(y, x), as of every self-adjoint equation: the mean of kappa both ways
-        distance    |x - y| enters kappa beside x and y
-        factor      a function of points, (P, d) -> (P,), by which kappa is multiplied at x and at y: one that is 0 on the
-                    boundary makes G and u so
+    dim         of the points
+    kernel      sizes of the hidden layers of kappa
+    fields      of f, and of u
+    symmetric   make G(x, y) = G(y, x), as for every self-adjoint equation, by the mean of kappa both ways
+    distance    |x - y| enters kappa beside x and y
+    factor      a function of points, (P, d) -> (P,), by which kappa is multiplied at x and at y: one that is 0 on the
+                boundary makes G and u so
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class GreenNet(nn.Module):
         self.of_distance = nn.Parameter(torch.empty(kernel[0]).uniform_(-bound, bound)) if distance else None
 
     def forward(self, graph: Graph, x: Tensor, f: Tensor, weights: Tensor, at: Tensor | None = None) -> Tensor:
-        """u at the points `at` (or x): (K, d), f (K, fields), quadrature weights (K,) -> (P, fields). `graph`: points <- x.
+        """Return u at the points `at` (or x): (K, d), f (K, fields), quadrature weights (K,) -> (P, fields).
 
-        Several f at once are more columns: (K, n * fields), the fields of one f side by side.
+        `graph`: points <- x. Several f at once are more columns: (K, n * fields), the fields of one f side by side.
         """
-        own = self.kappa.W
+        like = self.kappa.W
         at = x if at is None else at
         if x.ndim != 2 or x.shape[1] != self.dim or at.shape != (len(at), self.dim):
             raise ValueError(
@@ -68,21 +69,22 @@ class GreenNet(nn.Module):
         if weights.shape != (len(x),) or (graph.num_targets, graph.num_sources) != (len(at), len(x)):
             raise ValueError(f"GreenNet: weights {tuple(weights.shape)} and {graph}; needed ({len(x)},), {len(at)} <- {len(x)}")
         if self.symmetric or self.distance or self.factor is not None:
-            return self._by_edge(graph, at.to(own.dtype), x.to(own.dtype), (weights[:, None] * f).to(own.dtype))
-        options = {"mean": False, "recompute": self.recompute, "backend": self.backend}
-        integral = self.kappa.on(graph, at.to(own.dtype), x.to(own.dtype), weights=weights, **options)
-        return torch.cat([integral(part) for part in f.to(own.dtype).split(self.fields, 1)], 1)
+            return self._by_edge(graph, at.to(like.dtype), x.to(like.dtype), (weights[:, None] * f).to(like.dtype))
+        options: dict[str, Any] = {"mean": False, "recompute": self.recompute, "backend": self.backend}
+        plan = plan_integral(self.kappa, graph, at.to(like.dtype), x.to(like.dtype), weights=weights, **options)
+        integral = plan.integral()
+        return torch.cat([integral(part) for part in f.to(like.dtype).split(self.fields, 1)], 1)
 
     def read(self, x: Tensor, y: Tensor) -> Tensor:
-        """The kernel at pairs of points: (P, d), (P, d) -> (P,), or (P, fields, fields) for several fields, as G[out, in]."""
-        own = self.kappa.W
+        """Return the kernel at pairs of points: (P, d), (P, d) -> (P,), or (P, fields, fields) for several, as G[out, in]."""
+        like = self.kappa.W
         if x.shape != y.shape or x.shape != (len(x), self.dim):
             raise ValueError(f"GreenNet.read: points {tuple(x.shape)} and {tuple(y.shape)}; needed pairs, (P, {self.dim}) each")
-        out = self._matrices(x.to(own.dtype), y.to(own.dtype))
+        out = self._matrices(x.to(like.dtype), y.to(like.dtype))
         return out[:, 0, 0] if self.fields == 1 else out
 
     def _matrices(self, x: Tensor, y: Tensor) -> Tensor:
-        """(P, fields, fields), as G[out, in]"""
+        """Return kappa at pairs of points: (P, fields, fields), as G[out, in]."""
         more = None
         if self.of_distance is not None:
             more = (x - y).square().sum(1, keepdim=True).clamp_min(1e-24).sqrt() * self.of_distance
@@ -92,7 +94,7 @@ class GreenNet(nn.Module):
         return out if self.factor is None else out * (self.factor(x) * self.factor(y))[:, None, None]
 
     def _by_edge(self, graph: Graph, at: Tensor, x: Tensor, f: Tensor) -> Tensor:
-        """A matrix an edge: what is asked of kappa beside a sum over x and y leaves nothing to factor."""
+        """Integrate with a matrix for every edge: a kernel that is no function of p(x) + q(y) does not factor."""
         targets = torch.repeat_interleave(torch.arange(graph.num_targets, device=x.device), graph.degrees.to(x.device))
         columns = f.reshape(len(x), -1, self.fields)
         total = f.new_zeros(graph.num_targets, *columns.shape[1:])

@@ -1,44 +1,47 @@
-"""Multigrid: the paper's own proposal for its own weakness. Kernels within levels and between them, in V-cycles."""
+"""Multigrid: kernels within levels and between them, in V-cycles. The paper's own proposal for long-range interactions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gkn.data.dataset import Dataset
 from gkn.graph.graph import Graph
 from gkn.graph.levels import Level, levels_of
 from gkn.graph.neighbors import radius_graph
-from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready, settings_of
+from gkn.models.model import Defaults, Model, Progress, check_radius, check_sizes, chosen_features
+from gkn.models.nearfar import NearFar
 from gkn.ops import Backend, quadrature
-from gkn.ops.balls import Balls
-from gkn.ops.balls import features as features_of
+from gkn.ops.balls import Balls, Neighbourhoods, ball_features, make_balls
+from gkn.ops.casts import full_precision
 from gkn.ops.kernel import Kernel
 
-FORM = 2
-"""Of what is computed: numbers of another form, in arrays of the same shapes, would be another function. 2: SiLU and
-differences."""
 
-
-class Multigrid(nn.Module):
-    """A few V-cycles over levels of fewer and fewer points, with balls that are larger and larger; a ball always has about
-    as many points, so that there are as many edges as points.
+class Multigrid(Model):
+    """V-cycles over levels of fewer and fewer points, with larger and larger balls. A ball always has about as many points, so
+    the number of edges is proportional to the number of points.
 
         down   v_l <- v_l + integral over a ball of kappa_down(x, y) v_{l-1}(y) dy
         up     v_l <- v_l + integral of kappa(x, y) v_l(y) dy + integral of kappa_up(x, y) v_{l+1}(y) dy
                v_l <- v_l + network(v_l)
 
-    Every cycle and level has its own kernels. Within a level all of kappa but its constant meets v(y) - v(x). Points that ask
-    receive what those of the first level do.
+    Every cycle and level has its own kernels. Within a level all of kappa but its constant is applied to v(y) - v(x). Query
+    points receive what points of the first level receive.
 
-        dim, in_channels, out_channels, width, features, recompute, backend   as of `GKN`
-        cycles    how many
-        levels    how many, the first with all points
+        dim, in_channels, out_channels, width, features, recompute, backend   as in `GKN`
+        cycles    number of V-cycles
+        levels    number of levels, the first with all points
         kernel    sizes of the hidden layers of the kernels
-        radius    of the first level's balls, a length: that of the rule the graphs are made by
+        radius    of the balls of the first level, a length: the radius of the rule that makes the graphs
     """
+
+    settings = ("width", "cycles", "levels", "radius", "kernel", "features")
+    form = 2  # SiLU and differences
+    at_queries = True
+    radius: float
 
     def __init__(
         self,
@@ -55,64 +58,45 @@ class Multigrid(nn.Module):
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(dim, in_channels, out_channels)
         sizes = {"dim": dim, "out_channels": out_channels, "width": width, "cycles": cycles, "levels": levels}
-        check_sizes("Multigrid", sizes, in_channels)
+        check_sizes("Multigrid", **sizes, in_channels=in_channels)
         check_radius("Multigrid", radius)
-        chosen = features_chosen("Multigrid", features, in_channels)
-        self.dim, self.in_channels, self.out_channels, self.width = dim, in_channels, out_channels, width
-        self.cycles, self.levels, self.kernel, self.radius, self.features = cycles, levels, tuple(kernel), float(radius), chosen
+        self.width, self.cycles, self.levels = width, cycles, levels
+        self.kernel, self.radius = tuple(kernel), float(radius)
+        self.features = chosen_features("Multigrid", features, in_channels)
         self.recompute, self.backend = recompute, backend
         self.P = nn.Linear(dim + in_channels, 2 * width)
         self.lift = nn.Linear(2 * width, width)
-        self.stages = nn.ModuleList(_Stage(self, last=level == levels - 1) for _ in range(cycles) for level in range(levels))
+        self.stages = nn.ModuleList(Stage(self, last=level == levels - 1) for _ in range(cycles) for level in range(levels))
         self.norm = nn.LayerNorm(width)
         self.Q = nn.Linear(width, out_channels)
 
-    def config(self) -> dict[str, Any]:
-        """What, beside its parameters, it takes to make this network again: plain numbers and names."""
-        if type(self) is not Multigrid:
-            raise ValueError(f"Multigrid.config: a {type(self).__name__} is code of yours, which is not saved")
-        names = ("dim", "in_channels", "out_channels", "width", "cycles", "levels", "radius")
-        return {
-            "kind": "Multigrid",
-            "form": FORM,
-            **{name: getattr(self, name) for name in names},
-            "kernel": [*self.kernel],
-            "features": [*self.features],
-        }
-
-    @staticmethod
-    def of(config: dict[str, Any]) -> Multigrid:
-        """The network that `config` describes, with the weights it is born with."""
-        names = {"dim", "in_channels", "out_channels", "width", "cycles", "levels", "radius", "kernel", "features"}
-        return Multigrid(**settings_of("Multigrid", FORM, config, names))
+    @classmethod
+    def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
+        """Suggest what `NearFar` suggests, on all points of a sample: levels of drawn nodes would differ in every epoch."""
+        suggested = NearFar.defaults(dataset)
+        radius = suggested.settings["radius"] / 2
+        settings = {**suggested.settings, "radius": radius}
+        rule = {"kind": "Radius", "r": radius}
+        return Defaults(settings, rule, "nearfar", suggested.changes, weighted=True, smoothing=suggested.smoothing)
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
-        """u on the points x: (K, d), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or all alike."""
         return self.finish(self.states(graph, x, a, weights))
 
     def states(
-        self,
-        graph: Graph,
-        x: Tensor,
-        a: Tensor,
-        weights: Tensor | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, progress: Progress | None = None
     ) -> list[Any]:
-        """What queries ask for: the points of the second level, and, of every cycle, what the first two levels send; at last
-        the values of the first level."""
+        """Return the second level, what the first two levels send in every cycle, and the values of the first level."""
         points, x, a = x, *self._ready(graph, x, a)
-        quadrature(weights, graph, False)  # says now if they make no sense
+        quadrature(weights, graph, False)  # raises now if they make no sense
         if not len(x):
             return [None] * (self.cycles + 1) + [self._lifted(x, a)]
-        if graph.num_targets != graph.num_sources:
-            raise ValueError(f"Multigrid: {graph}; needed as many targets as sources: one set of nodes")
+        self._check_one_set(graph)
         levels = levels_of(graph, points, weights, self.radius, self.levels)
         balls = [self._balls(graph, levels, i, x, a) for i in range(self.levels)]
         v = [self._lifted(x[level.nodes], a[level.nodes]) for level in levels]
-        second = levels[1] if self.levels > 1 else None
-        states: list[Any] = [second]
+        states: list[Any] = [levels[1] if self.levels > 1 else None]
         for cycle in range(self.cycles):
             stages = self._stages(cycle)
             for i in range(1, self.levels):
@@ -135,19 +119,13 @@ class Multigrid(nn.Module):
         nodes: tuple[Tensor, Tensor],
         weights: Tensor | None = None,
     ) -> Tensor:
-        """u at queries (x, a), which receive from the nodes (x, a) of one function and never send; graph: queries <- nodes."""
         points, queries, all_nodes = queries[0], self._ready(None, *queries), self._ready(graph, *nodes)
-        if len(states) != self.cycles + 2:
-            raise ValueError(f"Multigrid.at: {len(states)} states for {self.cycles} cycles; needed those of Multigrid.states")
-        if graph.num_targets != len(queries[0]):
-            raise ValueError(f"Multigrid.at: {graph} for {len(queries[0])} queries; needed a target for each")
+        self._check_queries(states, self.cycles + 2, graph, queries[0])
         second: Level | None = states[0]
-        of_x, of_y = (features_of(x, a, self.radius, self.features) for x, a in (queries, all_nodes))
-        within, up = self._ball(graph, of_x, of_y, weights), None
+        within, up = self._ball(graph, queries, all_nodes, self.radius, weights), None
         if second is not None:
             r, coarse = 2 * self.radius, (all_nodes[0][second.nodes], all_nodes[1][second.nodes])
-            of_x, of_y = (features_of(x, a, r, self.features) for x, a in (queries, coarse))
-            up = self._ball(radius_graph(nodes[0][second.nodes], points, r), of_x, of_y, second.weights)
+            up = self._ball(radius_graph(nodes[0][second.nodes], points, r), queries, coarse, r, second.weights)
         v = self._lifted(*queries)
         for cycle in range(self.cycles):
             sent, above = states[cycle + 1]
@@ -155,43 +133,52 @@ class Multigrid(nn.Module):
         return self.project(v)
 
     def finish(self, states: Sequence[Any]) -> Tensor:
-        """u on the nodes, of all their states."""
         return self.project(states[-1])
 
     def project(self, v: Tensor) -> Tensor:
-        with torch.autocast(v.device.type, enabled=False):
-            out: Tensor = self.Q(self.norm(v))
-        return out
+        """u = Q norm(v)"""
+        with full_precision(v):
+            u: Tensor = self.Q(self.norm(v))
+        return u
+
+    def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
+        return fixed
 
     def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
-        out: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
-        return out.to(x.dtype)  # what blocks add to is not rounded by autocast
+        """v = lift(gelu(P(x, a))), not rounded by autocast: the stages add to it."""
+        v: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
+        return v.to(x.dtype)
 
-    def _stages(self, cycle: int) -> list[_Stage]:
-        return [each for each in self.stages[cycle * self.levels : (cycle + 1) * self.levels] if isinstance(each, _Stage)]
+    def _stages(self, cycle: int) -> list[Stage]:
+        return [each for each in self.stages[cycle * self.levels : (cycle + 1) * self.levels] if isinstance(each, Stage)]
 
     def _balls(self, graph: Graph, levels: list[Level], i: int, x: Tensor, a: Tensor) -> dict[str, Balls]:
-        """The integrals of a level: within it, from the one before, and to the one before."""
-        own, r = levels[i], self.radius * 2**i
-        here = features_of(x[own.nodes], a[own.nodes], r, self.features)
-        found = {"within": self._ball(own.within or graph, here, here, own.weights)}
-        if own.down is not None and own.up is not None:
+        """Return the integrals of level i: within it, down from the level before, and up to the level before."""
+        level, r = levels[i], self.radius * 2**i
+        here = x[level.nodes], a[level.nodes]
+        balls = {"within": self._ball(level.within or graph, here, here, r, level.weights)}
+        if level.down is not None and level.up is not None:
             before = levels[i - 1]
-            there = features_of(x[before.nodes], a[before.nodes], r, self.features)
-            found["down"] = self._ball(own.down, here, there, before.weights)
-            found["up"] = self._ball(own.up, there, here, own.weights)
-        return found
+            there = x[before.nodes], a[before.nodes]
+            balls["down"] = self._ball(level.down, here, there, r, before.weights)
+            balls["up"] = self._ball(level.up, there, here, r, level.weights)
+        return balls
 
-    def _ball(self, graph: Graph, of_x: Tensor, of_y: Tensor, weights: Tensor | None) -> Balls:
-        like, many = self._stages(0)[0].within, 3 * self.cycles
-        return Balls(graph, of_x, of_y, self.dim, weights, like, many, recompute=self.recompute, backend=self.backend)
+    def _ball(
+        self,
+        graph: Graph,
+        targets: tuple[Tensor, Tensor],
+        sources: tuple[Tensor, Tensor],
+        radius: float,
+        weights: Tensor | None,
+    ) -> Balls:
+        of_x, of_y = (ball_features(x, a, radius, self.features) for x, a in (targets, sources))
+        where = Neighbourhoods(graph, of_x, of_y, self.dim, weights)
+        return make_balls(where, self._stages(0)[0].within, 3 * self.cycles, recompute=self.recompute, backend=self.backend)
 
-    def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        return ready("Multigrid", self.P.weight, self.dim, self.in_channels, graph, x, a)
 
-
-class _Stage(nn.Module):
-    """What one level does in one cycle. What is sent is sent normalised, once, whoever asks for it."""
+class Stage(nn.Module):
+    """One level in one cycle. Values are normalised once, before they are sent."""
 
     def __init__(self, model: Multigrid, last: bool) -> None:
         super().__init__()
@@ -204,19 +191,21 @@ class _Stage(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def sends(self, v: Tensor) -> Tensor:
-        out: Tensor = self.norm(v)
-        return out
+        """Return what this level sends within itself."""
+        sent: Tensor = self.norm(v)
+        return sent
 
     def sends_up(self, v: Tensor) -> Tensor:
-        """Of the next level, to this one."""
-        out: Tensor = self.norm_up(v)
-        return out
+        """Return what the next level sends to this one."""
+        sent: Tensor = self.norm_up(v)
+        return sent
 
     def down(self, v: Tensor, before: Tensor, balls: Balls) -> Tensor:
-        """The next level's values, of this one's."""
+        """Return the next level's values, given this one's."""
         return v + balls(self.to_next, self.norm_down(before)).to(v.dtype)
 
     def up(self, v: Tensor, sent: Tensor, above: Tensor | None, within: Balls, up: Balls | None) -> Tensor:
+        """Return this level's values after the integrals within it and from the level above, and the network."""
         v = v + within(self.within, sent, self.sends(v)).to(v.dtype)
         if above is not None and up is not None:
             v = v + up(self.from_next, above).to(v.dtype)

@@ -1,76 +1,75 @@
-"""NearFar: a graph kernel in a small ball, and a kernel of low rank for everything else. Time and memory as the points."""
+"""NearFar: a graph kernel in a small ball, and a kernel of low rank for everything beyond it. Cost is linear in the points."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from gkn.data.dataset import Dataset
 from gkn.graph.graph import Graph
-from gkn.models.inputs import check_radius, check_sizes, features_chosen, ready, settings_of
+from gkn.models.model import Defaults, Model, Progress, check_radius, check_sizes, chosen_features
+from gkn.models.suggest import epochs_for, phases_of, radius_for, smoothing_for, wall_for
 from gkn.ops import Backend, autocast, pick
-from gkn.ops.balls import Balls, on_chip
-from gkn.ops.balls import features as features_of
+from gkn.ops.balls import Balls, Neighbourhoods, ball_features, fits_chip, make_balls
+from gkn.ops.casts import full_precision, rounded
+from gkn.ops.chunks import by_function, compiled, pointwise
 from gkn.ops.kernel import Kernel
+from gkn.ops.slices import EMPTY, degrees_of, gather, shares_of, spread
 from gkn.ops.split import Split
 
-CHUNK = 2**18
-"""Points at a time where there are more: (K, heads * slices) numbers are many, and are then made again for the derivative."""
-EMPTY = 1e-9
-"""Of a slice that hardly any point belongs to: its mean is 0 then, and so is its derivative. Of all slices the sum is 1."""
-
 FLAT = 1e-6
-"""Mean square of a query or key that is nothing. Of all others it is made 1, so that no step of a training, however long, can
-make slices deaf to all but one of the others."""
-FORM = 2
-"""Of what is computed: numbers of another form, in arrays of the same shapes, would be another function. 2: SiLU, and queries
-and keys of one size."""
+"""RMS-norm epsilon. Queries and keys are normalised so that attention logits stay bounded."""
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What the nodes have for whoever asks in a block: their values, and what the slices of each function have exchanged."""
+    """What the nodes send in one block.
 
-    v: Tensor  # (K, width), and of borrowed ones
-    far: Tensor | None  # (functions, heads * slices, width)
+    v     (K, width) their normalised values, and those borrowed from other processes
+    far   (functions, heads * slices, width) the answers z_s of the slices of each function; None without a far field
+    """
+
+    v: Tensor
+    far: Tensor | None
 
 
-class NearFar(nn.Module):
-    """Blocks of two integrals and a network at every point, each added to what was there:
+class NearFar(Model):
+    """Blocks of two integrals and a point-wise network, each added to the state v:
 
-        v <- v + integral over a ball of kappa(x, y) v(y) dy + sum_s p_s(x, v) z_s
+        v <- v + integral over a ball of kappa(x, y) v(y) dy + sum over slices s of p_s(x) z_s
         v <- v + network(v)
 
-    The first is the paper's integral with a kernel of its own in every block and a window that is 0 at the radius, divided by
-    the integral of the window. In the second, z_s = mean of values of v over the domain weighted by p_s(y, v), after the z
-    have exchanged what they know among each other: a kernel of rank `slices` whose factors depend on the state. Sums over y
-    are quadratures, so that denser points do not count more, and points that ask do not count at all.
+    The near field is the paper's integral with a kernel of its own in every block, and a window that is 0 at the radius,
+    divided by the integral of the window. In the far field, p_s(x) says to which degree x belongs to slice s, and z_s is the
+    mean of v over the domain weighted by p_s, after the z of all slices have attended to each other: a kernel of low rank whose
+    factors depend on the state. Integrals and means are quadratures, so a denser cloud does not weigh more, and query points
+    contribute nothing to them.
 
         dim            of the points
         in_channels    fields of a
         out_channels   fields of u
-        width          the dial for its size: components of v
-        blocks         how many
-        slices         s, of each head
-        head           components of a head; width / head of them
+        width          components of v: the dial for the size of the network
+        blocks         number of blocks
+        slices         number of slices of each head
+        head           components of a head; there are width / head heads
         kernel         sizes of the hidden layers of kappa
-        radius         of the balls, a length: that of the rule the graphs are made by
-        features       which fields of a enter kappa: smooth ones, where there are; None: the first
-        near, far      whether there is the one, and the other
-        differences    all of kappa but its constant meets v(y) - v(x), and not v(y): of a v that does not change nothing has to
-                       be cancelled, which points in disorder would do badly
-        recompute, backend   as of `GKN`
-
-    While `compiled` is set, what is done at points is done by kernels that torch.compile makes for their number.
+        radius         of the balls, a length: the radius of the rule that makes the graphs
+        features       numbers of the fields of a that enter kappa, best smooth ones; None: the first
+        near, far      whether the network has a near field, and a far field
+        differences    all of kappa but its constant is applied to v(y) - v(x) instead of v(y). For constant v nothing has to
+                       cancel, which sums over scattered points would do badly
+        recompute, backend   as in `GKN`
     """
 
-    compiled = False
+    settings = ("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks")
+    form = 3  # 2: SiLU, queries and keys of one size; 3: names of parameters
+    at_queries = True
+    radius: float
 
     def __init__(
         self,
@@ -91,70 +90,66 @@ class NearFar(nn.Module):
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(dim, in_channels, out_channels)
         sizes = {"dim": dim, "out_channels": out_channels, "width": width, "blocks": blocks, "slices": slices, "head": head}
-        check_sizes("NearFar", sizes, in_channels)
+        check_sizes("NearFar", **sizes, in_channels=in_channels)
         if width % head:
             raise ValueError(f"NearFar(width={width}, head={head}): needed heads of equal size")
         check_radius("NearFar", radius)
         if not near and not far:
             raise ValueError("NearFar(near=False, far=False): needed at least one of the two")
-        chosen = features_chosen("NearFar", features, in_channels)
-        self.dim, self.in_channels, self.out_channels, self.width = dim, in_channels, out_channels, width
-        self.slices, self.head, self.kernel, self.radius = slices, head, tuple(kernel), float(radius)
-        self.features, self.near, self.far, self.differences = chosen, near, far, differences
-        self.recompute, self.backend = recompute, backend
+        self.width, self.slices, self.head, self.kernel, self.radius = width, slices, head, tuple(kernel), float(radius)
+        self.features = chosen_features("NearFar", features, in_channels)
+        self.near, self.far, self.differences = near, far, differences
+        self.recompute, self.backend, self._compiled = recompute, backend, False
         self.P = nn.Linear(dim + in_channels, 2 * width)
         self.lift = nn.Linear(2 * width, width)
-        self.blocks = nn.ModuleList(_Block(self) for _ in range(blocks))
+        self.layers = nn.ModuleList(Block(self) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.Q = nn.Linear(width, out_channels)
 
-    def config(self) -> dict[str, Any]:
-        """What, beside its parameters, it takes to make this network again: plain numbers and names."""
-        if type(self) is not NearFar:
-            raise ValueError(f"NearFar.config: a {type(self).__name__} is code of yours, which is not saved")
-        names = ("dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far", "differences")
-        lists = {"kernel": [*self.kernel], "features": [*self.features]}
-        return {
-            "kind": "NearFar",
-            "form": FORM,
-            **{name: getattr(self, name) for name in names},
-            **lists,
-            "blocks": len(self.blocks),
-        }
+    @property
+    def blocks(self) -> int:
+        return len(self.layers)
 
-    @staticmethod
-    def of(config: dict[str, Any]) -> NearFar:
-        """The network that `config` describes, with the weights it is born with."""
-        names = {"dim", "in_channels", "out_channels", "width", "slices", "head", "radius", "near", "far", "differences"}
-        return NearFar(**settings_of("NearFar", FORM, config, names | {"kernel", "features", "blocks"}))
+    @classmethod
+    def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
+        """Suggest balls of about 80 points, kernels that see smooth fields, and Muon for a fixed number of steps.
+
+        Fields of few values, such as two-phase coefficients, are also given smoothed; the kernels see the smoothed version,
+        because sums over points resolve smooth functions only.
+        """
+        rough = phases_of(dataset)
+        smoothing = {} if dataset.smoothing else {name: smoothing_for(dataset) for name in rough}
+        names = [*dataset.inputs]
+        for name in smoothing:
+            names += [f"{name}_smooth", *(f"{name}_smooth_{axis}" for axis in "xyz"[: dataset.dim])]
+        smooth = [name for name in names if name.endswith("_smooth")] or [name for name in names if name not in rough]
+        radius, nodes = radius_for(dataset)
+        rule = {"kind": "Radius", "r": radius} if nodes is None else {"kind": "Nystrom", "r": radius, "m": nodes, "l": 1}
+        settings = {"radius": radius, "features": tuple(names.index(name) for name in (smooth or names)[:1])}
+        changes = {"epochs": epochs_for(dataset, 4), "zero": wall_for(dataset)}
+        return Defaults(settings, rule, "nearfar", changes, weighted=True, smoothing=smoothing)
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, split: Split | None = None) -> Tensor:
-        """u on the points x: (K, d), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or all alike.
+        """Return u on the nodes x: (K, dim), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or None.
 
         With a `split`, x are this process's points of one function, and `graph` is the split's.
         """
         for state in self._march(graph, x, a, weights, split):
-            last = state  # those before it are not kept
+            last = state  # earlier states are not kept
         return self.finish([last])
 
     def states(
-        self,
-        graph: Graph,
-        x: Tensor,
-        a: Tensor,
-        weights: Tensor | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        split: Split | None = None,
+        self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, progress: Progress | None = None
     ) -> list[State]:
-        """Of every block, and what comes out in the end. The functions of a batch lie between the cuts of its graph."""
-        found = []
-        for done, state in enumerate(self._march(graph, x, a, weights, split)):
-            found.append(state)
+        """Return the state of the nodes in every block, and the values after the last."""
+        states = []
+        for done, state in enumerate(self._march(graph, x, a, weights, None)):
+            states.append(state)
             if progress is not None and done:
-                progress(done, len(self.blocks))
-        return found
+                progress(done, self.blocks)
+        return states
 
     def _march(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None, split: Split | None) -> Iterator[State]:
         x, a = self._ready(graph if split is None else None, x, a)
@@ -167,13 +162,13 @@ class NearFar(nn.Module):
         if split is not None:
             of_sources = split.lend((x.new_ones(len(x)) if weights is None else weights)[:, None])[:, 0]
             sources = split.lend(x), split.lend(a)
-        near, share = self._near(graph, (x, a), sources, of_sources), _shares(weights, x, graph.cuts, split)
-        v, send = self._lifted(x, a), _compiled(_Block.send) if self.compiled else _Block.send
-        for block in self.blocks:
-            assert isinstance(block, _Block)
+        balls = self._balls(graph, (x, a), sources, of_sources)
+        share = shares_of(weights, x, graph.cuts, None if split is None else split.sum)
+        v, send = self._lifted(x, a), compiled(Block.send) if self._compiled else Block.send
+        for block in self._blocks():
             state, p = send(block, v, share, graph.cuts, split)
             yield state
-            v = block.receive(v, state.v[: len(v)], p, state, near, graph.cuts, self.compiled)
+            v = block.receive(v, state.v[: len(v)], p, state, balls, graph.cuts, self._compiled)
         yield State(v, None)
 
     def at(
@@ -184,194 +179,155 @@ class NearFar(nn.Module):
         nodes: tuple[Tensor, Tensor],
         weights: Tensor | None = None,
     ) -> Tensor:
-        """u at queries (x, a), which receive from the nodes (x, a) and never send. `graph`: queries <- nodes."""
         queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
-        if len(states) <= len(self.blocks):
-            raise ValueError(f"NearFar.at: {len(states)} states for {len(self.blocks)} blocks; needed those of NearFar.states")
-        if graph.num_targets != len(queries[0]):
-            raise ValueError(f"NearFar.at: {graph} for {len(queries[0])} queries; needed a target for each")
-        near = self._near(graph, queries, nodes, weights)
+        self._check_queries(states, self.blocks + 1, graph, queries[0])
+        balls = self._balls(graph, queries, nodes, weights)
         v = self._lifted(*queries)
-        for block, state in zip(self.blocks, states, strict=False):
-            assert isinstance(block, _Block)
-            v = block.receive(v, block.norm(v), None, state, near, (0, len(v)))
+        for block, state in zip(self._blocks(), states, strict=False):
+            v = block.receive(v, block.norm(v), None, state, balls, (0, len(v)))
         return self.project(v)
 
     def finish(self, states: Sequence[State]) -> Tensor:
-        """u on the nodes, of all their states."""
         return self.project(states[-1].v)
 
     def project(self, v: Tensor) -> Tensor:
-        with torch.autocast(v.device.type, enabled=False):
-            out: Tensor = self.Q(self.norm(v))
-        return out
-
-    def on_chip(self, rounded: torch.dtype | None = None) -> bool:
-        """Whether its passes, with numbers of its own type or rounded to another, never ask how many edges there are."""
-        if not self.near:
-            return True
-        like, own = self.blocks[0].kappa, self.P.weight
-        assert isinstance(like, Kernel)
-        dtype = rounded or own.dtype
-        backend = pick(self.backend, own.device, dtype, like.W.shape[1])
-        return own.dtype == torch.float32 and on_chip(like, self.dim + len(self.features), dtype, backend)
+        """u = Q norm(v)"""
+        with full_precision(v):
+            u: Tensor = self.Q(self.norm(v))
+        return u
 
     def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
+        """v = lift(gelu(P(x, a))), not rounded by autocast: the blocks add to it."""
+
         def lifted(x: Tensor, a: Tensor) -> Tensor:
-            out: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
-            return out.to(x.dtype)  # what blocks add to is not rounded by autocast
+            v: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
+            return v.to(x.dtype)
 
-        if len(x) <= CHUNK:
-            return lifted(x, a)
-        return torch.cat([_again(lifted, x[i:j], a[i:j]) for i, j in _chunks(0, len(x))])
+        return pointwise(lifted, x, a)
 
-    def _near(
+    def _balls(
         self, graph: Graph, targets: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], weights: Tensor | None
     ) -> Balls | None:
         if not self.near:
             return None
-        of_x, of_y = (features_of(x, a, self.radius, self.features) for x, a in (targets, sources))
-        like, many = self.blocks[0].kappa, len(self.blocks)
-        assert isinstance(like, Kernel)
-        return Balls(graph, of_x, of_y, self.dim, weights, like, many, recompute=self.recompute, backend=self.backend)
+        of_x, of_y = (ball_features(x, a, self.radius, self.features) for x, a in (targets, sources))
+        where = Neighbourhoods(graph, of_x, of_y, self.dim, weights)
+        return make_balls(where, self._kernel(), self.blocks, recompute=self.recompute, backend=self.backend)
 
-    def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        return ready("NearFar", self.P.weight, self.dim, self.in_channels, graph, x, a)
+    def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
+        """True if no operation depends on the number of edges, or if that never changes."""
+        if fixed or not self.near:
+            return True
+        like, kernel = self.like, self._kernel()
+        kind = dtype or like.dtype
+        backend = pick(self.backend, like.device, kind, kernel.W.shape[1])
+        return like.dtype == torch.float32 and fits_chip(kernel, self.dim + len(self.features), kind, backend)
 
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        self._compiled = True
+        try:
+            yield
+        finally:
+            self._compiled = False
 
-def _shares(weights: Tensor | None, x: Tensor, cuts: Sequence[int], split: Split | None) -> Tensor:
-    """(K,): of each point in the measure of its function; they add up to 1."""
-    kind = torch.promote_types(x.dtype, torch.float32)
-    weights = torch.ones(len(x), dtype=kind, device=x.device) if weights is None else weights.to(kind)
-    if split is not None:
-        return weights / split.sum(weights.sum())
-    tiny = torch.finfo(kind).tiny
-    return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split([b - a for a, b in pairwise(cuts)])])
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.layers if isinstance(block, Block)]
 
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Once for all blocks, which differ in nothing but their numbers."""
-    return torch.compile(function, dynamic=False)
-
-
-def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
-    return [(i, min(i + CHUNK, stop)) for i in range(start, stop, CHUNK)]
-
-
-def _again(function: Callable[..., Any], *given: Any) -> Any:
-    """What a function gives; what it takes for its derivative is not kept, but worked out again."""
-    if not torch.is_grad_enabled():
-        return function(*given)
-    return checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False)
+    def _kernel(self) -> Kernel:
+        near = self._blocks()[0].near
+        assert near is not None
+        return near.kappa
 
 
-def _gathered(p: Tensor, v: Tensor, sizes: list[int]) -> Tensor:
-    """p^T v for every function of a batch: (K, a), (K, b) -> (functions, a, b). Together where they have as many points."""
-    if len({*sizes}) == 1:
-        return torch.bmm(p.unflatten(0, (len(sizes), -1)).mT, v.unflatten(0, (len(sizes), -1)))
-    return torch.stack([some.T @ other for some, other in zip(p.split(sizes), v.split(sizes), strict=True)])
+class Block(nn.Module):
+    """v <- v + near field + far field, then v <- v + network(v)."""
 
-
-def _spread(p: Tensor, far: Tensor, sizes: list[int]) -> Tensor:
-    """p far for every function of a batch: (K, a), (functions, a, b) -> (K, b)."""
-    if len({*sizes}) == 1:
-        return torch.bmm(p.unflatten(0, (len(sizes), -1)), far).flatten(0, 1)
-    return torch.cat([some @ other for some, other in zip(p.split(sizes), far, strict=True)])
-
-
-class _Block(nn.Module):
     def __init__(self, model: NearFar) -> None:
         super().__init__()
-        width, heads = model.width, model.width // model.head
-        self.heads, self.slices, self.head, self.differences = heads, model.slices, model.head, model.differences
-        self.norm = nn.LayerNorm(width, elementwise_affine=False)  # whatever follows is linear
-        if model.near:
-            self.kappa = Kernel(model.dim + len(model.features), model.kernel, width, width, smooth=True)
-        if model.far:
-            self.slice = nn.Linear(width, heads * model.slices)
-            self.value = nn.Linear(width, width)
-            self.query, self.key, self.answer = (nn.Linear(model.head, model.head, bias=False) for _ in range(3))
-            self.out = nn.Linear(width, width)
-        self.norm_after = nn.LayerNorm(width, elementwise_affine=False)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        width = model.width
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)  # what follows is linear
+        self.near = NearField(model) if model.near else None
+        self.far = FarField(width, model.head, model.slices) if model.far else None
+        self.network = Network(width)
 
     def send(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None = None) -> tuple[State, Tensor | None]:
-        """What nodes with these values have for others; and which slices they belong to, unless that is too much to keep."""
-        (v,) = autocast(self.norm(v))
-        lent = v if split is None or not hasattr(self, "kappa") else split.lend(v)
-        if not hasattr(self, "slice"):
+        """Return what nodes with these values send, and the degrees p to which they belong to slices (None if too large)."""
+        v = rounded(self.norm(v))
+        lent = v if split is None or self.near is None else split.lend(v)
+        if self.far is None:
             return State(lent, None), None
-        share, p = share.to(v.dtype)[:, None], None
-        if len(v) <= CHUNK:
-            sizes, p = [b - a for a, b in pairwise(cuts)], self.slices_of(v)
-            sums, mass = _gathered(p, v * share, sizes), _gathered(p, share, sizes)
-        else:
-            parts = [[self._of(v[i:j], share[i:j]) for i, j in _chunks(*ends)] for ends in pairwise(cuts)]
-            sums, mass = (torch.stack([torch.stack([part[i] for part in few]).sum(0) for few in parts]) for i in (0, 1))
-        tokens = self._tokens(sums, mass, split)
-        query, key = (nn.functional.rms_norm(x, (self.head,), eps=FLAT) for x in (self.query(tokens), self.key(tokens)))
-        mixed = nn.functional.scaled_dot_product_attention(query, key, self.answer(tokens))
-        to_width = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
-        far = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, to_width)) + self.out.bias / self.heads  # slices add up to 1
-        return State(lent, far.flatten(1, 2).to(v.dtype)), p
-
-    def _of(self, v: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-        """What some points of a function add to the sums of its slices. Added up in float32 at least."""
-
-        def gathered(v: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-            p, kind = self.slices_of(v), torch.promote_types(v.dtype, torch.float32)
-            return (p.T @ (v * share)).to(kind), (p.T @ share).to(kind)
-
-        found: tuple[Tensor, Tensor] = _again(gathered, v, share)
-        return found
+        z, p = self.far(v, share, cuts, split)
+        return State(lent, z), p
 
     def receive(
         self,
         v: Tensor,
-        own: Tensor,
+        normed: Tensor,
         p: Tensor | None,
         state: State,
-        near: Balls | None,
+        balls: Balls | None,
         cuts: Sequence[int],
-        compiled: bool = False,
+        compile: bool = False,
     ) -> Tensor:
-        """The next values, of what the nodes have, at points with the values v, `own` if normalised, in the slices p."""
-        integral = None if near is None else near(self.kappa, state.v, own if self.differences else None)
-        if len(v) <= CHUNK:
-            found: Tensor = (_compiled(_Block._next) if compiled else _Block._next)(
-                self, v, integral, state.far, p, [b - a for a, b in pairwise(cuts)]
-            )
-            return found
-        parts = []
-        for number, ends in enumerate(pairwise(cuts)):
-            far = None if state.far is None else state.far[number : number + 1]
-            for i, j in _chunks(*ends):
-                parts.append(_again(self._next, v[i:j], None if integral is None else integral[i:j], far, None, [j - i]))
-        return torch.cat(parts)
+        """Return the next values at points with values v, which are `normed` if normalised, given the state of the nodes."""
+        near = None if balls is None or self.near is None else self.near(balls, state.v, normed)
+        update = compiled(Block.update) if compile else Block.update
+        return by_function(partial(update, self), v, near, state.far, p, cuts)
 
-    def _next(self, v: Tensor, near: Tensor | None, far: Tensor | None, p: Tensor | None, sizes: list[int]) -> Tensor:
-        if far is not None and p is None:
-            p = self.slices_of(*autocast(self.norm(v)))
+    def update(self, v: Tensor, near: Tensor | None, z: Tensor | None, p: Tensor | None, sizes: Sequence[int]) -> Tensor:
+        """Add the near field, the far field sum_s p_s z_s, and the network."""
+        if z is not None and self.far is not None and p is None:
+            p = self.far.degrees(rounded(self.norm(v)))
         if near is not None:
-            v = v + near  # autocast's type and a wider one are the wider
-        if far is not None and p is not None:
-            v = v + _spread(p.to(far.dtype), far, sizes)
-        found: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
-        return found
+            v = v + near
+        if z is not None and p is not None:
+            v = v + spread(p, z, sizes)
+        out: Tensor = self.network(v)
+        return out
 
-    def slices_of(self, v: Tensor) -> Tensor:
-        """(K, heads * slices): how much of each point belongs to each slice; in every head they add up to 1."""
-        scores: Tensor = self.slice(v).unflatten(1, (self.heads, self.slices))
-        with torch.autocast(v.device.type, enabled=False):  # which would have them in float32
-            p: Tensor = scores.softmax(-1).flatten(1)
-        return p
 
-    def _tokens(self, sums: Tensor, mass: Tensor, split: Split | None) -> Tensor:
-        """(functions, heads, slices, head): means of values over slices, of sums of v (functions, heads * slices, width).
+class NearField(nn.Module):
+    """The integral over a ball of kappa(x, y) v(y) dy, or of differences."""
 
-        Values are linear in v, so that they are taken of the sums.
-        """
+    def __init__(self, model: NearFar) -> None:
+        super().__init__()
+        self.differences = model.differences
+        self.kappa = Kernel(model.dim + len(model.features), model.kernel, model.width, model.width, smooth=True)
+
+    def forward(self, balls: Balls, sources: Tensor, targets: Tensor) -> Tensor:
+        return balls(self.kappa, sources, targets if self.differences else None)
+
+
+class FarField(nn.Module):
+    """The answers z_s of the slices: means of v over slices, which then attend to each other.
+
+        p_s(y) = softmax over s of slice(v(y))
+        t_s    = sum_y share(y) p_s(y) value(v(y)) / sum_y share(y) p_s(y)
+        z_s    = out(attention of t_s to all t)
+
+    `value` and `out` are linear, so they are applied to sums over slices and not at every point.
+    """
+
+    def __init__(self, width: int, head: int, slices: int) -> None:
+        super().__init__()
+        self.heads, self.head, self.slices = width // head, head, slices
+        self.slice = nn.Linear(width, self.heads * slices)
+        self.value = nn.Linear(width, width)
+        self.query, self.key, self.answer = (nn.Linear(head, head, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width)
+
+    def forward(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None) -> tuple[Tensor, Tensor | None]:
+        """Return z (functions, heads * slices, width) and p (K, heads * slices), or None if p is too large to keep."""
+        sums, mass, p = gather(self.degrees, v, share, cuts)
+        return self.mixed(self.means(sums, mass, split)).to(v.dtype), p
+
+    def degrees(self, v: Tensor) -> Tensor:
+        """p: (K, heads * slices). In every head the degrees of a point add up to 1."""
+        return degrees_of(self.slice(v), self.heads)
+
+    def means(self, sums: Tensor, mass: Tensor, split: Split | None) -> Tensor:
+        """t: (functions, heads, slices, head), given sums of v (functions, heads * slices, width) and masses of slices."""
         kind = torch.promote_types(mass.dtype, torch.float32)
         weight = self.value.weight.unflatten(0, (self.heads, self.head))  # (heads, head, width)
         sums, mass = (x.unflatten(1, (self.heads, self.slices)) for x in (sums, mass.to(kind)))
@@ -379,6 +335,27 @@ class _Block(nn.Module):
         if split is not None:
             both = split.sum(torch.cat([values.to(kind), mass], -1))
             values, mass = both[..., :-1], both[..., -1:]
-        share = mass / (mass + EMPTY)  # 1, but for slices that are empty
-        tokens: Tensor = values / (mass + EMPTY) + share * self.value.bias.unflatten(0, (self.heads, 1, self.head))
-        return tokens
+        full = mass / (mass + EMPTY)  # 1, or 0 for empty slices
+        t: Tensor = values / (mass + EMPTY) + full * self.value.bias.unflatten(0, (self.heads, 1, self.head))
+        return t
+
+    def mixed(self, t: Tensor) -> Tensor:
+        """z: (functions, heads * slices, width), the means after attention among the slices of each head."""
+        query, key = (nn.functional.rms_norm(x, (self.head,), eps=FLAT) for x in (self.query(t), self.key(t)))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, self.answer(t))
+        weight = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
+        z = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, weight)) + self.out.bias / self.heads  # degrees add up to 1
+        return z.flatten(1, 2)
+
+
+class Network(nn.Module):
+    """v + down(gelu(up(norm(v)))) at every point."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, v: Tensor) -> Tensor:
+        out: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm(v))))
+        return out

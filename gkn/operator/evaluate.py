@@ -1,41 +1,27 @@
-"""How wrong is an operator? Relative l2 errors, function by function."""
+"""Evaluation: relative l2 errors, function by function and field by field."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from gkn.data.dataset import BadNumbers, Dataset, Sample, check_sample
-from gkn.geometry.grid import Grid
 from gkn.graph.batches import Batches, relative
-from gkn.graph.rules import Nystrom, Radius, check_draws
-from gkn.operator.operator import Exact, How, Operator
+from gkn.graph.rules import Rule
+from gkn.operator.operator import Operator
+from gkn.operator.ways import Exact, Sampled, Test
 
 NODES = 2**14  # at a time
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """The paper's test: m' random nodes of each function, predicted from each other and judged there; l' times."""
-
-    m: int
-    l: int = 1
-
-    def __post_init__(self) -> None:
-        check_draws(self)
-
-
-Test: TypeAlias = How | Sampled
-
-
 @runtime_checkable
 class Answers(Protocol):
-    """Whatever can be judged: `ready` chooses the fields it needs, or says why it cannot take a dataset."""
+    """Anything that can be evaluated: `ready` chooses the fields it needs, or raises an error for a dataset it cannot take."""
 
     def ready(self, dataset: Dataset) -> Dataset: ...
     def __call__(self, sample: Sample) -> Tensor: ...
@@ -43,22 +29,31 @@ class Answers(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """Relative l2 errors |F(a) - u| / |u|, one for each sample."""
+    """Relative l2 errors |F(a) - u| / |u|, one for each sample.
 
-    each: Tensor  # (n,), float64
+    each       (n,), float64: of all output fields together
+    by_field   the same for each output field by itself
+    """
+
+    each: Tensor
+    by_field: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
         return float(self.each.mean())
 
     @property
+    def median(self) -> float:
+        return float(self.each.median())
+
+    @property
     def spread(self) -> float:
-        """The standard deviation from sample to sample."""
+        """Standard deviation from sample to sample."""
         return float(self.each.std(correction=0))
 
     @property
     def worst(self) -> tuple[float, int]:
-        """The largest error, and whose it is."""
+        """The largest error, and the sample that has it."""
         sample = int(self.each.argmax())
         return float(self.each[sample]), sample
 
@@ -67,10 +62,17 @@ class Errors:
 
     def __str__(self) -> str:
         error, sample = self.worst
-        return f"{self.mean:.4f} (spread {self.spread:.4f}, worst {error:.4f} of sample {sample}, {len(self.each)} samples)"
+        whole = f"{self.mean:.4f} (spread {self.spread:.4f}, worst {error:.4f} of sample {sample}, {len(self.each)} samples)"
+        if len(self.by_field) < 2:
+            return whole
+        rows = [f"{'field':<12} mean    median  worst"]
+        for name, each in self.by_field.items():
+            rows.append(f"{name:<12} {float(each.mean()):.4f}  {float(each.median()):.4f}  {float(each.max()):.4f}")
+        return "\n".join([whole, *rows])
 
     def json(self) -> dict[str, Any]:
         error, sample = self.worst
+        fields = {name: float(each.mean()) for name, each in self.by_field.items()} if len(self.by_field) > 1 else {}
         return {
             "mean": self.mean,
             "spread": self.spread,
@@ -78,6 +80,7 @@ class Errors:
             "worst_sample": sample,
             "samples": len(self.each),
             "each": self.each.tolist(),
+            **({"by_field": fields} if fields else {}),
         }
 
 
@@ -91,28 +94,29 @@ def relative_l2(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Errors:
-    """|F(a) - u| / |u| of every sample of a dataset, at any resolution and on any points.
+    """Return |F(a) - u| / |u| of every sample of a dataset, at any resolution and on any points.
 
-    operator   or anything else that answers, a `Baseline` for example, on a sample's own points
-    how        as of `Operator`; or `Sampled(m)`, on drawn nodes only
+    operator   an `Operator`, or anything else that answers on a sample's own points
+    how        as for an `Operator`; or `Sampled(m)`, on drawn nodes only
     r          another radius than in training
-    weighted   the norms are quadratures with the domain's weights; None: on meshes, and clouds, whose weights differ;
-               on grids the paper's plain sums.
+    weighted   norms are quadratures with the domain's weights; None: on meshes and clouds whose weights differ. On grids they
+               are the paper's plain sums
     seed       of the draws
     progress   called with (samples done, of how many)
     """
     dataset = operator.ready(dataset)
-    judged = Judge(operator, dataset, how, r=r, weighted=weighted, seed=seed)
+    judge = Judge(operator, dataset, how, r=r, weighted=weighted, seed=seed)
     parts = []
-    for start, stop in judged.parts():
-        parts.append(judged.errors(range(start, stop)))
+    for start, stop in judge.parts():
+        parts.append(judge.errors(range(start, stop)))
         if progress is not None:
             progress(stop, len(dataset))
-    return Errors(torch.cat(parts))
+    found = torch.cat(parts)
+    return Errors(found[:, 0], {name: found[:, i + 1] for i, name in enumerate(dataset.outputs)})
 
 
 class Judge:
-    """Errors of some samples at a time. `fit` uses it to share them among ranks, and to stop between them."""
+    """Errors of some samples at a time. `fit` uses it to share them among ranks and to stop between them."""
 
     def __init__(
         self,
@@ -129,48 +133,54 @@ class Judge:
         self.operator, self.dataset, self.how, self.r, self.seed = operator, dataset, how, r, seed
         self.weighted = weighted
         self._batches: Batches | None = None
-        self._step = 1
+        self._step, self._draws = 1, 1
         if not isinstance(operator, Operator):
             if not isinstance(how, Exact) or r is not None:
                 raise ValueError(f"relative_l2: {type(operator).__name__} answers on a sample's own points; no how, and no r")
             return
-        radius = operator.rule.r if r is None else r
-        rule: Radius | Nystrom | None = None
+        rule: Rule | None = None
         if isinstance(how, Sampled):
-            rule = Nystrom(radius, how.m, how.l)
+            rule, self._draws = operator.rule.sampled(how.m, how.l, r), how.l
         elif isinstance(how, Exact) and dataset.one_domain and len(dataset.domain) <= NODES // 4:
-            rule = Radius(radius)
+            rule = operator.rule.whole(r)
         if rule is not None:
-            own = operator.model.P.weight
+            like = operator.model.like
             self._batches = Batches(
                 dataset,
                 rule,
                 operator.inputs,
                 operator.outputs,
-                device=own.device,
-                dtype=torch.promote_types(own.dtype, torch.float32),
+                device=like.device,
+                dtype=torch.promote_types(like.dtype, torch.float32),
                 weighted=operator.weighted or not dataset.one_domain or self._weighted(0),
             )
             self._batches.draw(seed, 0)
-            nodes = rule.m * rule.l if isinstance(rule, Nystrom) else len(dataset.domain)
+            nodes = len(dataset.domain) if rule.drawn is None else rule.drawn * rule.graphs
             self._step = max(1, NODES // nodes)
 
     def parts(self) -> list[tuple[int, int]]:
+        """Return ranges of samples that are evaluated together."""
         n = len(self.dataset)
         return [(start, min(start + self._step, n)) for start in range(0, n, self._step)]
 
     @torch.no_grad()
     def errors(self, samples: range, tick: Callable[[int, int], None] | None = None) -> Tensor:
-        """(len(samples),), float64. `tick` is called now and then within long ones, and may raise."""
+        """Return errors (samples, 1 + outputs), float64: of all fields together, and of each.
+
+        tick   is called now and then during long evaluations, and may raise
+        """
         if self._batches is None:
-            found = torch.cat([self._one(i, tick) for i in samples])
+            found = torch.stack([self._one(i, tick) for i in samples])
         else:
-            l = self.how.l if isinstance(self.how, Sampled) else 1
+            l = self._draws
             batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
             weights = batch.weights if self._weighted(samples[0]) else None
             assert isinstance(self.operator, Operator)
-            found = relative(self.operator.predict(batch), batch.u, batch, weights).reshape(-1, l).mean(1).cpu()
-        for i, error in zip(samples, found.tolist(), strict=True):
+            answer = self.operator.predict(batch)
+            columns = [slice(None), *(slice(i, i + 1) for i in range(answer.shape[1]))]
+            each = [relative(answer[:, some], batch.u[:, some], batch, weights) for some in columns]
+            found = torch.stack(each, 1).reshape(len(samples), l, -1).mean(1).cpu()
+        for i, error in zip(samples, found[:, 0].tolist(), strict=True):
             if not math.isfinite(error):
                 names = ", ".join(self.dataset.outputs)
                 raise BadNumbers(
@@ -185,8 +195,8 @@ class Judge:
         check_sample(sample.u, self.dataset.outputs, self.dataset.number(i))
         found = self._answer(sample, tick).cpu().double()
         weights = sample.weights[:, None] if self._weighted(i) else 1.0
-        top, bottom = ((weights * x.square()).sum() for x in (found - sample.u.double(), sample.u.double()))
-        return (top / bottom).sqrt()[None]
+        top, bottom = ((weights * x.square()).sum(0) for x in (found - sample.u.double(), sample.u.double()))
+        return torch.cat([(top.sum() / bottom.sum())[None], top / bottom]).sqrt()
 
     def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:
         assert not isinstance(self.how, Sampled)
@@ -198,5 +208,4 @@ class Judge:
     def _weighted(self, i: int) -> bool:
         if self.weighted is not None:
             return self.weighted
-        domain = self.dataset.domain if self.dataset.one_domain else self.dataset[i].domain
-        return not isinstance(domain, Grid) and bool((domain.weights != domain.weights[0]).any())
+        return (self.dataset.domain if self.dataset.one_domain else self.dataset[i].domain).uneven

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gkn.graph.graph import Graph
 from gkn.ops import library
+from gkn.ops.edges import Measure
 
 Backend = Literal["reference", "factored", "fused"]
 BACKENDS: tuple[Backend, ...] = ("reference", "factored", "fused")
@@ -56,11 +57,11 @@ def kernel_integral(
         v = v * weights.to(v.dtype)[:, None]
     rho = None if rho is None else rho.to(v.dtype).contiguous()
     if chosen != "factored" or graph.is_sorted:
-        return library.kernel_sum(h, W, B, v, graph, rho, scale, chosen)
+        return library.kernel_sum(h, W, B, v, Measure(graph, rho, scale, chosen))
     tidy, order = graph.by_degree
     edge = graph.edges_by_degree
     rho = None if rho is None else rho.index_select(0, edge)
-    out = library.kernel_sum(h.index_select(0, edge), W, B, v, tidy, rho, scale[order], chosen)
+    out = library.kernel_sum(h.index_select(0, edge), W, B, v, Measure(tidy, rho, scale[order], chosen))
     return out.index_select(0, torch.argsort(order))
 
 

@@ -1,117 +1,169 @@
-"""Integrals over small balls, with a smooth window: what does not depend on the kernel is worked out once."""
+"""Integrals over small balls with a smooth window, divided by the integral of the window.
+
+    out(x) = sum_y w(y) window(x, y) v(y) kappa(x, y) / sum_y w(y) window(x, y)
+
+or, given values t(x) of the targets, of differences: all of kappa but its constant B is applied to v(y) - t(x). `make_balls`
+computes what does not depend on the kernel once, and chooses between
+
+    ChipBalls    nothing per edge is ever stored: small kernels on a GPU (near.py)
+    EdgeBalls    hidden features of all edges, kept for the backward pass
+    BlockBalls   hidden features of a block of targets at a time, computed again in the backward pass
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gkn.graph.graph import Graph
 from gkn.ops import Backend, autocast, inverse, library, pick, quadrature
+from gkn.ops.edges import Measure
 from gkn.ops.hidden import differentiable, edge_silu
-from gkn.ops.kernel import Integral, Kernel
+from gkn.ops.integral import plan_integral
+from gkn.ops.kernel import Kernel
 from gkn.system.memory import available_memory
 
 
-class Balls:
-    """(kernel, v) -> integral of window kappa v over the ball of each target, over the integral of the window.
+class Neighbourhoods(NamedTuple):
+    """Which points lie in which balls.
 
-    graph          who is in whose ball
-    of_x, of_y     features of targets and of sources for the kernels; the first `dim` are their points over the radius
-    weights        quadrature weights of the sources; None: all alike
-    like           a kernel of those it will be called with
-    many           with how many of them: what is kept for their derivatives must fit into memory, else it is computed again
-    recompute, backend   as of `GKN`
+    graph        targets <- sources within the radius
+    of_x, of_y   features of targets and of sources, see `ball_features`; the first `dim` are their points over the radius
+    weights      quadrature weights of the sources; None: all equal
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        of_x: Tensor,
-        of_y: Tensor,
-        dim: int,
-        weights: Tensor | None,
-        like: Kernel,
-        many: int,
-        *,
-        recompute: bool | None = None,
-        backend: Backend | None = None,
-    ) -> None:
-        if (of_x.requires_grad or of_y.requires_grad) and torch.is_grad_enabled():
-            raise ValueError(
-                "a gradient is asked of points or fields that kernels and windows depend on, which are constants here"
-            )
-        self.given = graph, of_x, of_y
-        self.points = of_x[:, :dim], of_y[:, :dim]
-        dtype = autocast(of_x)[0].dtype
-        self.backend = pick(backend, of_x.device, dtype, like.W.shape[1])
-        self.weights = quadrature(weights, graph, mean=True)
-        self.near = self._small(graph, of_x, of_y, dim, like, dtype)
-        if self.near is not None:
-            return
-        kept = graph.num_edges * sum(like.sizes) * dtype.itemsize * (3 * many if torch.is_grad_enabled() else 1)
-        self.recompute = kept > available_memory(of_x.device) // 2 if recompute is None else recompute
-        self.back: Tensor | None = None
-        if self.backend == "factored" and not graph.is_sorted and not self.recompute:
+    graph: Graph
+    of_x: Tensor
+    of_y: Tensor
+    dim: int
+    weights: Tensor | None
+
+
+def ball_features(x: Tensor, a: Tensor, radius: float, which: tuple[int, ...]) -> Tensor:
+    """Return the features kernels see of a point: its coordinates over the radius, and some of the fields."""
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError("a gradient is asked of points, but balls and windows take them as constants; detach them")
+    return torch.cat([x / radius, *(a[:, i : i + 1] for i in which)], 1)
+
+
+def window(x: Tensor, y: Tensor) -> Tensor:
+    """Return (1 - |x - y|^2)^2 in a ball of radius 1: smooth, so that a point crossing the radius changes nothing."""
+    return (1 - (x - y).square().sum(1)).clamp_min(0).square()
+
+
+def make_balls(
+    where: Neighbourhoods, like: Kernel, count: int, *, recompute: bool | None = None, backend: Backend | None = None
+) -> Balls:
+    """Prepare integrals over balls.
+
+    like        a kernel of the kind that will be integrated
+    count       number of integrals whose derivative is needed together; decides whether features fit into memory
+    recompute   do not keep hidden features; None: keep them if they fit
+    """
+    dtype = autocast(where.of_x)[0].dtype
+    backend = pick(backend, where.of_x.device, dtype, like.W.shape[1])
+    where = where._replace(weights=quadrature(where.weights, where.graph, mean=True))
+    constant = not (torch.is_grad_enabled() and (where.of_x.requires_grad or where.of_y.requires_grad))
+    plain = constant and where.of_x.dtype == torch.float32 and not library.is_transformed()
+    if plain and fits_chip(like, where.of_x.shape[1], dtype, backend):
+        return ChipBalls(where)
+    kept = where.graph.num_edges * sum(like.sizes) * dtype.itemsize * (3 * count if torch.is_grad_enabled() else 1)
+    if kept > available_memory(where.of_x.device) // 2 if recompute is None else recompute:
+        return BlockBalls(where, backend)
+    return EdgeBalls(where, backend)
+
+
+def fits_chip(like: Kernel, features: int, dtype: torch.dtype, backend: Backend) -> bool:
+    """True if integrals of such a kernel can be computed without storing anything per edge."""
+    if backend != "fused" or not like.smooth:
+        return False
+    from gkn.ops import near
+
+    return near.fits(like.sizes, features, max(like.W.shape[1:]), dtype)
+
+
+class Balls(ABC):
+    """Integrals over the balls of one graph."""
+
+    @abstractmethod
+    def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
+        """Integrate v (sources, n), or with `own` (targets, n) its differences; 0 where nothing is in the ball."""
+
+
+class EdgeBalls(Balls):
+    """Integrals with the hidden features of all edges in memory."""
+
+    def __init__(self, where: Neighbourhoods, backend: Backend) -> None:
+        graph, of_x, back = where.graph, where.of_x, None
+        if backend == "factored" and not graph.is_sorted:
             graph, order = graph.by_degree
-            of_x, self.back = of_x.index_select(0, order), torch.argsort(order)
-        self.graph, self.of_x, self.of_y = graph, of_x, of_y
-        self.rho, self.scale = self._measure(dim)
-
-    @torch.no_grad()
-    def _small(self, graph: Graph, of_x: Tensor, of_y: Tensor, dim: int, like: Kernel, dtype: torch.dtype) -> Any:
-        """Where all of it can be done on the chip: how."""
-        if library.is_transformed() or of_x.dtype != torch.float32 or not on_chip(like, of_x.shape[1], dtype, self.backend):
-            return None
-        from gkn.ops import near
-
-        return near.Near(graph, of_x, of_y, dim, None if self.weights is None else self.weights.float())
-
-    @torch.no_grad()
-    def _measure(self, dim: int) -> tuple[Tensor, Tensor]:
-        """The window on every edge, and for every target 1 / its integral, or 0 if there is nothing in its ball."""
-        graph, kind = self.graph, torch.promote_types(self.of_x.dtype, torch.float32)
-        rho = window(self.of_x[:, :dim].index_select(0, graph.targets), self.of_y[:, :dim].index_select(0, graph.src)).to(kind)
-        mass = rho if self.weights is None else rho * self.weights.to(kind).index_select(0, graph.src)
-        edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
-        whole = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
-        return rho, inverse(whole)
+            of_x, back = of_x.index_select(0, order), torch.argsort(order)
+        self.where, self.backend, self._back = where._replace(graph=graph, of_x=of_x), backend, back
+        self._rho, self._scale = _window_and_scale(self.where)
 
     def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
-        """Of v on the sources; 0 where nothing is in the ball. With values of the targets' own, of differences: all of kappa
-        but its constant, B, meets v(y) - own(x)."""
-        if self.near is not None:
-            (weight, bias), small = kernel.layers()[0], (kernel.W, kernel.B)
-            v, *more = autocast(v) if own is None else autocast(v, own)
-            out: Tensor = _OnChip.apply(  # type: ignore[no-untyped-call]
-                self.near, kernel.first.weight, kernel.first.bias, weight, bias, *small, v, *more
-            )
-            return out
-        if self.recompute:
-            return self._in_blocks(kernel, v, own)
-        p, q = kernel.parts(self.of_x, self.of_y)
-        h = kernel.edges(p, q, self.graph, self.backend, own=own is None)
-        given = self.weights, self.graph, self.rho, self.scale, self.backend, self.back
-        return _of_features(h, kernel.W, kernel.B, v, own, *given)
+        p, q = kernel.parts(self.where.of_x, self.where.of_y)
+        h = kernel.edges(p, q, self.where.graph, self.backend, overwrite=own is None)
+        over = Measure(self.where.graph, self._rho, self._scale, self.backend)
+        return _of_features(h, (kernel.W, kernel.B), (v, own), self.where.weights, over, self._back)
 
-    def _in_blocks(self, kernel: Kernel, v: Tensor, own: Tensor | None) -> Tensor:
-        """In memory that does not grow with the edges."""
 
-        def integral(kernel: Kernel, v: Tensor) -> Tensor:
-            graph, of_x, of_y = self.given
-            options: dict[str, Any] = {"weights": self.weights, "rho": window, "points": self.points, "mean": False}
-            whole = Integral(kernel, graph, of_x, of_y, **options, recompute=True, backend=self.backend)
-            return whole(v) * self.scale.to(v.dtype)[:, None]
+class BlockBalls(Balls):
+    """Integrals in memory that does not grow with the number of edges."""
 
-        out = integral(kernel, v)
+    def __init__(self, where: Neighbourhoods, backend: Backend) -> None:
+        self.where, self.backend = where, backend
+        self._scale = _window_and_scale(where)[1]
+
+    def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
+        out = self._integral(kernel, v)
         if own is None:
             return out
-        return out - _moved(integral(_Means(kernel), v.new_ones(len(v), 1)), kernel.W, own)
+        return out - _moved(self._integral(_Means(kernel), v.new_ones(len(v), 1)), kernel.W, own)
+
+    def _integral(self, kernel: Kernel, v: Tensor) -> Tensor:
+        graph, of_x, of_y, dim, weights = self.where
+        options: dict[str, Any] = {"weights": weights, "rho": window, "points": (of_x[:, :dim], of_y[:, :dim]), "mean": False}
+        plan = plan_integral(kernel, graph, of_x, of_y, **options, recompute=True, backend=self.backend)
+        return plan.integral()(v) * self._scale.to(v.dtype)[:, None]
+
+
+class ChipBalls(Balls):
+    """Integrals of small kernels by near.py. Points and fields are constants."""
+
+    def __init__(self, where: Neighbourhoods) -> None:
+        from gkn.ops import near
+
+        graph, of_x, of_y, dim, weights = where
+        with torch.no_grad():
+            self.near = near.Near(graph, of_x, of_y, dim, None if weights is None else weights.float())
+
+    def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
+        (weight, bias), last = kernel.layers()[0], (kernel.W, kernel.B)
+        v, *more = autocast(v) if own is None else autocast(v, own)
+        out: Tensor = _OnChip.apply(  # type: ignore[no-untyped-call]
+            self.near, kernel.first.weight, kernel.first.bias, weight, bias, *last, v, *more
+        )
+        return out
+
+
+@torch.no_grad()
+def _window_and_scale(where: Neighbourhoods) -> tuple[Tensor, Tensor]:
+    """Return the window on every edge, and for every target 1 / its integral, or 0 if nothing is in its ball."""
+    graph, kind = where.graph, torch.promote_types(where.of_x.dtype, torch.float32)
+    x, y = where.of_x[:, : where.dim], where.of_y[:, : where.dim]
+    rho = window(x.index_select(0, graph.targets), y.index_select(0, graph.src)).to(kind)
+    mass = rho if where.weights is None else rho * where.weights.to(kind).index_select(0, graph.src)
+    edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
+    whole = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
+    return rho, inverse(whole)
 
 
 class _Means(Kernel):
-    """A kernel with the same hidden layers, whose integral of 1 is that of the last of them."""
+    """A kernel with the same hidden layers, whose integral of 1 is the integral of the last of them."""
 
     def __init__(self, kernel: Kernel) -> None:
         nn.Module.__init__(self)
@@ -121,12 +173,12 @@ class _Means(Kernel):
 
 
 def _each(W: Tensor) -> tuple[Tensor, Tensor]:
-    """W and B that give every feature as it is, of v = 1."""
+    """Return W and B for which the integral of v = 1 is every hidden feature by itself."""
     return torch.eye(len(W), dtype=W.dtype, device=W.device)[:, None], W.new_zeros(1, len(W))
 
 
 def _moved(means: Tensor, W: Tensor, own: Tensor) -> Tensor:
-    """sum_k means(x)_k W_k own(x)."""
+    """Return sum_k means(x)_k W_k own(x)."""
     W, own = autocast(W, own)
     moved: Tensor = (means.to(own.dtype)[:, :, None] * own[:, None, :]).flatten(1) @ W.flatten(0, 1)
     return moved
@@ -134,99 +186,76 @@ def _moved(means: Tensor, W: Tensor, own: Tensor) -> Tensor:
 
 def _of_features(
     h: Tensor,
-    W: Tensor,
-    B: Tensor,
-    v: Tensor,
-    own: Tensor | None,
+    last: tuple[Tensor, Tensor],
+    values: tuple[Tensor, Tensor | None],
     weights: Tensor | None,
-    graph: Graph,
-    rho: Tensor,
-    scale: Tensor,
-    backend: Backend,
+    over: Measure,
     back: Tensor | None = None,
 ) -> Tensor:
-    """The integral, of hidden features on all edges. `back`: where each target is, if they are in another order."""
+    """Return the integral, given hidden features on all edges. `back`: the place of each target, if they are sorted."""
 
     def integral(W: Tensor, B: Tensor, v: Tensor) -> Tensor:
         W, B, v = autocast(W, B, v)
         if weights is not None:
             v = v * weights.to(v.dtype)[:, None]
-        out = library.kernel_sum(h, W, B, v, graph, rho.to(v.dtype), scale, backend)
+        assert over.rho is not None
+        out = library.kernel_sum(h, W, B, v, over._replace(rho=over.rho.to(v.dtype)))
         return out if back is None else out.index_select(0, back)
 
+    (W, B), (v, own) = last, values
     out = integral(W, B, v)
     return out if own is None else out - _moved(integral(*_each(W), v.new_ones(len(v), 1)), W, own)
 
 
-def on_chip(like: Kernel, features: int, dtype: torch.dtype, backend: Backend) -> bool:
-    """Whether integrals of such a kernel can be done without anything of an edge in memory."""
-    if backend != "fused" or not like.smooth:
-        return False
-    from gkn.ops import near
-
-    return near.fits(like.sizes, features, max(like.W.shape[1:]), dtype)
-
-
 class _OnChip(torch.autograd.Function):
-    """The integral of a small network, by `gkn.ops.near`. Points and fields are constants."""
+    """The integral of a small network by near.py, with its derivative."""
 
     @staticmethod
-    def forward(ctx: Any, near: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: Any, balls: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
         weight, bias, W, B, v, *own = others
         with torch.autocast(v.device.type, enabled=False):
-            p, q = _parts_of(near, first, shift)
-            small = (x.to(v.dtype).contiguous() for x in (weight, bias, W, B))
-            out: Tensor = near.forward(p, q, *small, v.contiguous(), own[0].contiguous() if own else None)
-        ctx.near = near
+            net, last = _rounded(balls, (first, shift, weight, bias), (W, B), v.dtype)
+            out: Tensor = balls.forward(net, *last, v.contiguous(), own[0].contiguous() if own else None)
+        ctx.balls = balls
         ctx.save_for_backward(first, shift, *others)
         return out
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-        near, given = ctx.near, ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody will differentiate once more
-            return None, *differentiable(lambda *some: _on_edges(near, *some), given, d)
+        balls, given = ctx.balls, ctx.saved_tensors
+        if torch.is_grad_enabled():  # the derivative is differentiated again
+            return None, *differentiable(lambda *some: _on_edges(balls, *some), given, d)
         first, shift, weight, bias, W, B, v, *own = given
         with torch.autocast(v.device.type, enabled=False):
-            p, q = _parts_of(near, first, shift)
-            small = (x.to(v.dtype).contiguous() for x in (weight, bias, W, B))
+            net, last = _rounded(balls, (first, shift, weight, bias), (W, B), v.dtype)
             values = v.contiguous(), own[0].contiguous() if own else None
-            dp, moved, *rest = near.backward(d.to(v.dtype).contiguous(), p, q, *small, *values)
-            of_x = dp.T @ near.of_x
+            dp, moved, *rest = balls.backward(d.to(v.dtype).contiguous(), net, *last, *values)
+            of_x = dp.T @ balls.of_x
             found = torch.cat([of_x, of_x + moved], 1), dp.sum(0), *rest
         return None, *(x.to(like.dtype) for x, like in zip(found, given, strict=False))
 
 
-def _parts_of(near: Any, first: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """The first layer's share of targets and of sources."""
+def _rounded(balls: Any, layers: tuple[Tensor, ...], last: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return the network near.py takes, with all but its first layer in the type of the values."""
+    from gkn.ops import near
+
+    first, shift, weight, bias = layers
+    net = near.Network(*_parts_of(balls, first, shift), *(x.to(dtype).contiguous() for x in (weight, bias)))
+    return net, tuple(x.to(dtype).contiguous() for x in last)
+
+
+def _parts_of(balls: Any, first: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first layer's share of targets and of sources."""
     of_x, of_y = first.chunk(2, dim=1)
-    return torch.addmm(shift, near.of_x, of_x.T), near.of_y @ of_y.T
+    return torch.addmm(shift, balls.of_x, of_x.T), balls.of_y @ of_y.T
 
 
-def _on_edges(
-    near: Any,
-    first: Tensor,
-    shift: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    W: Tensor,
-    B: Tensor,
-    v: Tensor,
-    own: Tensor | None = None,
-) -> Tensor:
-    """The same by operations that can be differentiated as often as one likes."""
-    graph, kind = near.graph, v.dtype
-    h = edge_silu(*_parts_of(near, first, shift), graph, kind)
+def _on_edges(balls: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
+    """Return the integral by operations that can be differentiated any number of times."""
+    weight, bias, W, B, v, *own = others
+    graph, kind = balls.graph, v.dtype
+    h = edge_silu(*_parts_of(balls, first, shift), graph, kind)
     h = nn.functional.silu(nn.functional.linear(h, weight.to(kind), bias.to(kind)))
-    rho = window(near.x.index_select(0, graph.targets), near.y.index_select(0, graph.src)).to(kind)
-    return _of_features(h, W.to(kind), B.to(kind), v, own, near.weights, graph, rho, near.scale, "factored")
-
-
-def window(x: Tensor, y: Tensor) -> Tensor:
-    """(1 - |x - y|^2)^2 in a ball of radius 1: smooth, so that a point that crosses the radius makes no difference."""
-    return (1 - (x - y).square().sum(1)).clamp_min(0).square()
-
-
-def features(x: Tensor, a: Tensor, radius: float, which: tuple[int, ...]) -> Tensor:
-    """Of points and fields, for kernels: points over the radius, and some of the fields."""
-    return torch.cat([x / radius, *(a[:, i : i + 1] for i in which)], 1)
+    rho = window(balls.x.index_select(0, graph.targets), balls.y.index_select(0, graph.src)).to(kind)
+    values = v, own[0] if own else None
+    return _of_features(h, (W.to(kind), B.to(kind)), values, balls.weights, Measure(graph, rho, balls.scale, "factored"))

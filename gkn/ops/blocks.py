@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from gkn.graph.graph import Graph
 from gkn.ops import Backend, edge_relu, library
-from gkn.ops.hidden import differentiable, edge_silu, hidden, hidden_backward, zeros
+from gkn.ops.edges import Into, Measure
+from gkn.ops.hidden import differentiable, edge_silu, gradient_sums, hidden, hidden_backward
 from gkn.ops.last import Found, Last
 
 
@@ -60,7 +61,8 @@ class Blocks:
                 h = nn.functional.silu(h) if self.smooth else torch.relu(h)
             density = self.density(graph, start, stop)
             cast = W.to(self.dtype), B.to(self.dtype)
-            return library.kernel_sum(h, *cast, v, graph, density, self.scale[start:stop], self.backend)
+            over = Measure(graph, density, self.scale[start:stop], self.backend)
+            return library.kernel_sum(h, *cast, v, over)
 
         given = v, p, q, W, B, *layers
         if not torch.is_grad_enabled() or library.is_transformed():  # functional transforms know no checkpoints
@@ -85,7 +87,8 @@ class _InBlocks(torch.autograd.Function):
                 graph = blocks.graph.part(start, stop)
                 h = hidden(p[start:stop], q, graph, layers, blocks.dtype, blocks.backend)[-1]
                 density, scale = blocks.density(graph, start, stop), blocks.scale[start:stop]
-                out[start:stop] = library.implementation.forward(h, last, v, graph, density, scale, blocks.backend)
+                edges = library.implementation.edges(graph, density, scale, v, W)
+                out[start:stop] = library.implementation.forward(h, last, v, edges, blocks.backend)
         return out
 
     @staticmethod
@@ -97,7 +100,7 @@ class _InBlocks(torch.autograd.Function):
         v, p, q, *rest = given
         W, B, *layers = (x.to(blocks.dtype) for x in rest)
         last = Last(W, B)
-        found, (dv, dp, dq), dlayers = Found(last), zeros(given[:3]), zeros(given[5:])
+        found, (dv, dp, dq), dlayers = Found(last), gradient_sums(given[:3]), gradient_sums(given[5:])
         with torch.autocast(d.device.type, enabled=False):
             for start, stop in blocks.ranges:
                 whole = blocks.graph.part(start, stop)
@@ -106,9 +109,9 @@ class _InBlocks(torch.autograd.Function):
                 features = hidden(p[start:stop], some_q, graph, layers, blocks.dtype, blocks.backend)
                 g = torch.empty_like(features[-1])
                 density, scale = blocks.density(whole, start, stop), blocks.scale[start:stop]
-                of_v = library.implementation.backward(
-                    d[start:stop], features[-1], last, found, some_v, graph, density, scale, blocks.backend, g
-                )
+                edges = library.implementation.edges(graph, density, scale, some_v, W, backward=True)
+                into = Into(g, close=True)
+                of_v = library.implementation.backward(d[start:stop], features[-1], found, some_v, edges, into, blocks.backend)
                 dv.index_add_(0, left, of_v.to(dv.dtype))  # every source is there once, so this is the same sum every time
                 of_x, of_y = hidden_backward(g, features, graph, layers, dlayers, dp.dtype, blocks.backend)
                 dp[start:stop] = of_x

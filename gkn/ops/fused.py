@@ -1,8 +1,8 @@
-"""The factored sums in Triton: forward and backward, on NVIDIA GPUs, and in Triton's interpreter on the CPU.
+"""The sums of factored.py in Triton: forward and backward, on NVIDIA GPUs, and in Triton's interpreter on the CPU.
 
-One program has the neighbours of one target, and gathers v(y) as it goes. What it sums is one row of a matrix: A(x), s(x)
-and, in a step of a network, v(x) and 1. One product with all of W, B, the step's own matrix and its bias is left to cuBLAS, a
-block of targets at a time.
+One program sums over the neighbours of one target and gathers v(y) as it goes. Its result is one row of a matrix: A(x), s(x)
+and, in a step of a network, v(x) and 1. The product of these rows with W, B, the step's own matrix and its bias is left to
+cuBLAS, a block of targets at a time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gkn.ops.edges import Edges, Into
 from gkn.ops.last import Found, Last, product
 from gkn.ops.tiles import dot, launch, parts_of, power, precision
 
@@ -48,7 +49,7 @@ def _outer(
 
 @triton.jit
 def _rest(total, own, place, n, OWN: tl.constexpr, BN: tl.constexpr):
-    """Behind A(x): s(x)_j = scale(x) sum_y rho v(y)_j, and if asked for v(x), 1 and zeros."""
+    """Write the columns behind A(x): s(x)_j = scale(x) sum_y rho v(y)_j and, with OWN, v(x), 1 and zeros."""
     ns, sixteen = tl.arange(0, BN), tl.arange(0, 16)
     tl.store(place + ns, total.to(place.dtype.element_ty), mask=ns < n)
     if OWN:
@@ -61,7 +62,7 @@ def _outer_short(
     h, v, own, rho, scale, ptr, src, sums, k, n, stride, splits,
     RHO: tl.constexpr, OWN: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The same where all neighbours fit into one tile: v(y) is gathered once, and the k's stream by."""
+    """Compute A(x) where all neighbours fit into one tile: v(y) is gathered once, and the k's stream by."""
     x = (tl.program_id(0) // splits).to(tl.int64)
     part = tl.program_id(0) % splits
     ns, es = tl.arange(0, BN), tl.arange(0, BE)
@@ -212,46 +213,26 @@ def _segment_sum(
     tl.store(out + i * c + cs, total.to(out.dtype.element_ty), mask=cs < c)
 
 
-THROUGH = 128, 4  # how many k at a time, and by how many warps
+THROUGH = 128, 4  # columns of h at a time, and warps
 
 
-def forward(
-    h: Tensor,
-    last: Last,
-    v: Tensor,
-    ptr: Tensor,
-    src: Tensor,
-    rho: Tensor | None,
-    scale: Tensor,
-    block: int,
-    max_degree: int,
-    relu: bool = False,
-) -> Tensor:
-    out = v.new_empty(scale.shape[0], last.rows.shape[1])
-    for part in parts_of(scale.shape[0], block):
-        sums = _sums(h, last, v, ptr, src, rho, scale, part, max_degree)
-        product(sums, last.rows, out if part is None else out[part])
+def forward(h: Tensor, last: Last, v: Tensor, edges: Edges, relu: bool = False) -> Tensor:
+    """Return the sums over neighbours of v kappa, and in a step of a network the step's own product added."""
+    out = v.new_empty(edges.scale.shape[0], last.rows.shape[1])
+    for part in parts_of(edges.scale.shape[0], edges.block):
+        product(_sums(h, last, v, edges, part), last.rows, out if part is None else out[part])
     return out.relu_() if relu else out
 
 
-def _sums(
-    h: Tensor,
-    last: Last,
-    v: Tensor,
-    ptr: Tensor,
-    src: Tensor,
-    rho: Tensor | None,
-    scale: Tensor,
-    part: slice | None,
-    max_degree: int,
-) -> Tensor:
-    """A(x) and what comes behind it, for some targets: what the rows of `last` are multiplied with."""
+def _sums(h: Tensor, last: Last, v: Tensor, edges: Edges, part: slice | None) -> Tensor:
+    """Return A(x) and the columns behind it for some targets: what the rows of `last` are multiplied with."""
     own, step = v, last.own is not None
+    ptr, scale, rho, max_degree = edges.ptr, edges.scale, edges.rho, edges.max_degree
     if part is not None:
         ptr, scale, own = ptr[part.start : part.stop + 1], scale[part], v[part] if step else v
     X, k, n, rows = scale.shape[0], h.shape[1], v.shape[1], last.rows.shape[0]
     sums, BN = v.new_empty(X, rows), power(n, 16, 256)
-    tensors = h, v, own, v if rho is None else rho, scale, ptr, src, sums
+    tensors = h, v, own, v if rho is None else rho, scale, ptr, edges.src, sums
     short = h.element_size() <= 2
     if max_degree <= (128 if short else 64) and BN <= 64:
         BE = power(max_degree, 16, 128)
@@ -266,72 +247,48 @@ def _sums(
     return sums
 
 
-def backward(
-    d: Tensor,
-    h: Tensor,
-    last: Last,
-    found: Found,
-    v: Tensor,
-    ptr: Tensor,
-    src: Tensor,
-    by_source: tuple[Tensor, Tensor],
-    rho: Tensor | None,
-    scale: Tensor,
-    dh: Tensor,
-    block: int,
-    max_degree: int,
-    add: bool,
-    close: bool = False,
-    door: Tensor | None = None,
-) -> Tensor:
-    """dv, closed where door <= 0; dh is written, or added to, and then closed where h <= 0; `found` takes what is of `last`."""
+def backward(d: Tensor, h: Tensor, found: Found, v: Tensor, edges: Edges, into: Into) -> Tensor:
+    """Return dv; write dh as `into` says; add the gradients of the last layer to `found`."""
+    last, rho, max_degree = found.last, edges.rho, edges.max_degree
     (k, n, _), rows = last.W.shape, last.rows
-    dm = v.new_empty(src.shape[0], n)
-    plus = None if last.own is None else v.new_empty(scale.shape[0], n)
+    dm = v.new_empty(edges.src.shape[0], n)
+    plus = None if last.own is None else v.new_empty(edges.scale.shape[0], n)
     BN = power(n, 16, 256)
     BK = power(k, 16, 64 if BN <= 128 else 16)
     BE = 16 if max_degree <= 32 or BN > 128 else 64 if h.element_size() <= 2 else 32
     chunks = triton.cdiv(max(max_degree, 1), BE)
-    for part in parts_of(scale.shape[0], block):
-        sums = _sums(h, last, v, ptr, src, rho, scale, part, max_degree)
-        some, by, offsets = (d, scale, ptr) if part is None else (d[part], scale[part], ptr[part.start : part.stop + 1])
+    for part in parts_of(edges.scale.shape[0], edges.block):
+        sums = _sums(h, last, v, edges, part)
+        some, by, offsets = d, edges.scale, edges.ptr
+        if part is not None:
+            some, by, offsets = d[part], edges.scale[part], edges.ptr[part.start : part.stop + 1]
         found.add(0, sums, some)
         torch.mm(some, rows.T, out=sums)
-        tensors = sums, h, v, v if rho is None else rho, by, offsets, src, dh, dm
-        constants = rho is not None, add, close, BE, BK, BN, precision(v)
+        tensors = sums, h, v, v if rho is None else rho, by, offsets, edges.src, into.dh, dm
+        constants = rho is not None, into.add, into.close, BE, BK, BN, precision(v)
         launch(_spread, sums.shape[0] * chunks, tensors, (k, n, rows.shape[0], chunks), constants)
         if plus is not None and part is None:
             plus = sums[:, k * n + n : k * n + 2 * n]
         elif plus is not None:
             plus[part] = sums[:, k * n + n : k * n + 2 * n]
-    return segment_sum(dm, *by_source, plus=plus, door=door)
+    return segment_sum(dm, *edges.by_source, plus=plus, door=into.door)
 
 
 def fits_through(c: int, n: int) -> bool:
-    """Whether a kernel network of two hidden layers, the first of size c, can stay on the chip."""
+    """True if a kernel network of two hidden layers, the first of size c, can stay on the chip."""
     return c <= 128 and n <= 64
 
 
-def through(
-    p: Tensor,
-    q: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    last: Last,
-    v: Tensor,
-    ptr: Tensor,
-    src: Tensor,
-    scale: Tensor,
-    block: int,
-) -> Tensor:
-    """`forward` of h = relu(weight relu(p + q) + bias), without h."""
+def through(p: Tensor, q: Tensor, layer: tuple[Tensor, Tensor], last: Last, v: Tensor, edges: Edges) -> Tensor:
+    """Return `forward` for h = relu(weight relu(p + q) + bias), without storing h."""
+    (weight, bias), scale = layer, edges.scale
     (k, c), n = weight.shape, v.shape[1]
     out, rows = v.new_empty(len(scale), last.W.shape[2]), len(last.rows)
     BK, warps = (power(k, 16, THROUGH[0]), THROUGH[1]) if v.element_size() <= 2 else (power(k, 16, 128), 8)
-    for start in range(0, len(scale), block):
-        stop = min(start + block, len(scale))
+    for start in range(0, len(scale), edges.block):
+        stop = min(start + edges.block, len(scale))
         sums = v.new_empty(stop - start, rows)
-        tensors = p[start:stop], q, weight, bias, v, scale[start:stop], ptr[start : stop + 1], src, sums
+        tensors = p[start:stop], q, weight, bias, v, scale[start:stop], edges.ptr[start : stop + 1], edges.src, sums
         constants = 64 if v.element_size() <= 2 else 32, power(c, 16, 128), BK, power(n, 16, 64), precision(v)
         programs = (stop - start) * triton.cdiv(k, BK)
         launch(_through, programs, tensors, (c, k, n, rows), constants, num_warps=warps, num_stages=2)
@@ -340,6 +297,7 @@ def through(
 
 
 def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype, max_degree: int) -> Tensor:
+    """Return relu(p(x) + q(y)) on every edge."""
     out = q.new_empty(len(src), q.shape[1], dtype=dtype)
     BC, edges = power(q.shape[1], 16, 512), power(max_degree // 1024, 128, 2**20)
     tiles, chunks = triton.cdiv(q.shape[1], BC), triton.cdiv(max_degree, edges)
@@ -350,8 +308,9 @@ def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor, dtype: torch.dtype
 
 
 def edge_relu_backward(
-    d: Tensor, out: Tensor, ptr: Tensor, by_source: tuple[Tensor, Tensor], dtype: torch.dtype, own: bool = False
+    d: Tensor, out: Tensor, ptr: Tensor, by_source: tuple[Tensor, Tensor], dtype: torch.dtype, overwrite: bool = False
 ) -> tuple[Tensor, Tensor]:
+    """Return the gradients of p and q."""
     return segment_sum(d, ptr, gate=out, dtype=dtype), segment_sum(d, *by_source, gate=out, dtype=dtype)
 
 
@@ -365,6 +324,7 @@ def segment_sum(
     door: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
+    """Sum the rows ptr[i] to ptr[i+1] of `values` where gate > 0, add plus[i], and keep the result where door[i] > 0."""
     rows, columns = ptr.shape[0] - 1, values.shape[1]
     out = values.new_empty(rows, columns, dtype=dtype or values.dtype)
     BC = power(columns, 16, 128)

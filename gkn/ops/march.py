@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from gkn.graph.graph import Graph
 from gkn.ops import Backend, edge_relu, library
-from gkn.ops.hidden import differentiable, hidden, hidden_backward, zeros
+from gkn.ops.edges import Into, Measure
+from gkn.ops.hidden import differentiable, gradient_sums, hidden, hidden_backward
 from gkn.ops.last import Found, Last
 
 
@@ -82,8 +83,8 @@ class March:
                 h = torch.relu(nn.functional.linear(h, weight, shift))
             state = group.of(v)
             for t in range(self.steps):
-                given = W, B, state, group.graph, group.rho, group.scale, self.backend
-                state = nn.functional.linear(state, own, bias) + library.kernel_sum(h, *given)
+                over = Measure(group.graph, group.rho, group.scale, self.backend)
+                state = nn.functional.linear(state, own, bias) + library.kernel_sum(h, W, B, state, over)
                 state = torch.relu(state) if self.relu(t) else state
             nodes = torch.arange(group.start, group.stop, device=v.device)
             out = out.index_copy(0, nodes if group.order is None else nodes[group.order], state)
@@ -100,9 +101,9 @@ class _March(torch.autograd.Function):
             for group in march.groups:
                 h = hidden(group.of(p), group.of(q), group.graph, layers, march.dtype, march.backend)[-1]
                 states = [group.of(v)]
+                edges = library.implementation.edges(group.graph, group.rho, group.scale, v, W)
                 for t in range(march.steps):
-                    with_graph = group.graph, group.rho, group.scale, march.backend
-                    states.append(library.implementation.forward(h, last, states[-1], *with_graph, march.relu(t)))
+                    states.append(library.implementation.forward(h, last, states[-1], edges, march.backend, march.relu(t)))
                 outs.append(group.back(states[-1]))
                 kept += [*([h] if march.keep else []), *states]
         ctx.march = march
@@ -120,7 +121,7 @@ class _March(torch.autograd.Function):
         _, p, q, *rest = given
         W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
         last = Last(W, B, own.T.contiguous(), bias)
-        found, dlayers = Found(last), zeros(given[7:])
+        found, dlayers = Found(last), gradient_sums(given[7:])
         of_group: list[list[Tensor]] = []
         with torch.autocast(d.device.type, enabled=False):
             for group in march.groups:
@@ -130,11 +131,10 @@ class _March(torch.autograd.Function):
                 g, dh = group.of(d), torch.empty_like(h)
                 if march.last_relu:
                     g = library.close_where(g.clone(), states[-1])
+                edges = library.implementation.edges(group.graph, group.rho, group.scale, states[0], W, backward=True)
                 for t in range(march.steps - 1, -1, -1):
-                    with_graph = states[t], group.graph, group.rho, group.scale, march.backend
-                    g = library.implementation.backward(
-                        g, h, last, found, *with_graph, dh, add=t < march.steps - 1, close=not t, door=states[t] if t else None
-                    )
+                    into = Into(dh, add=t < march.steps - 1, close=not t, door=states[t] if t else None)
+                    g = library.implementation.backward(g, h, found, states[t], edges, into, march.backend)
                 features = hidden(*network, last=h)  # the others again, rather than kept meanwhile
                 of_nodes = g, *hidden_backward(dh, features, group.graph, layers, dlayers, p.dtype, march.backend)
                 of_group.append([group.back(x) for x in of_nodes])

@@ -1,15 +1,17 @@
-"""Integrals over balls with a small kernel network, in Triton: nothing of an edge is ever in memory, in neither pass.
+"""Integrals over balls with a small kernel network, in Triton: nothing per edge is ever stored, in neither pass.
 
     out(x) = scale(x) sum_y w(y) window(x, y) v(y) kappa(x, y),   kappa = sum_k h_k W_k + B,
     h = silu(weight silu(p(x) + q(y)) + bias),   window = (1 - |x - y|^2)^2 in the unit ball
 
-or, with values t(x) of the targets' own, of differences: h_k W_k meet v(y) - t(x), and B v(y).
+or, given values t(x) of the targets, of differences: h_k W_k is applied to v(y) - t(x), and B to v(y).
 
-What v gets of the gradient is the same integral over the graph turned round, of d with kappa transposed: one kernel does both.
-What W and B get are products of its sums with v, and what the network gets is added up by programs that have many targets each.
+The gradient of v is the same integral over the reversed graph, of d with kappa transposed: one kernel does both. The gradients
+of W and B are products of its sums with v. Those of the hidden layers are added up by programs with many targets each.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -21,16 +23,16 @@ from gkn.ops import inverse
 from gkn.ops.last import plus_product
 from gkn.ops.tiles import dot, launch, parts_of, power, precision
 
-# How many edges at a time, by how many warps, in how many stages: of sums, and of slopes, whose programs are at most so many.
-SUMS = {2: (16, 2, 3), 4: (16, 4, 1)}  # by the bytes of a number: as much as goes without registers that spill
+# Edges at a time, warps, and stages, by the bytes of a number: as much as fits without spilling registers.
+SUMS = {2: (16, 2, 3), 4: (16, 4, 1)}
 SLOPES = {2: (16, 1, 1), 4: (16, 4, 1)}
-PROGRAMS = 8448
+PROGRAMS = 8448  # of `_slopes`, at most
 BLOCK_BYTES = 2**29  # of sums at a time
 
 
 @triton.jit
 def _window(at, of, x, y, there, D: tl.constexpr):
-    """(1 - |x - y|^2)^2 for some edges of a target; 0 where there is none."""
+    """Return (1 - |x - y|^2)^2 for some edges of a target; 0 where there is none."""
     left = tl.where(there, 1.0, 0.0)
     for i in tl.static_range(D):
         step = tl.load(at + x * D + i) - tl.load(of + y * D + i, mask=there, other=0.0)
@@ -62,8 +64,9 @@ def _sums(
     TURNED: tl.constexpr, OWN: tl.constexpr, WEIGHTS: tl.constexpr, D: tl.constexpr,
     BE: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A(x)[k, j] = scale(x) sum_y w(y) window h(x, y)_k v(y)_j, and behind it s(x)_j = scale(x) sum_y w(y) window v(y)_j, like
-    one more h, which is 1. OWN: of v(y) - t(x), but for that 1. TURNED round: scale(y) under the sum, w(x) before it."""
+    """A(x)[k, j] = scale(x) sum_y w(y) window h(x, y)_k v(y)_j, and behind it s(x)_j = scale(x) sum_y w(y) window v(y)_j, as if
+    one more h were 1. OWN: with v(y) - t(x) instead of v(y), except for that 1. TURNED, for the reversed graph: scale(y) is
+    under the sum and w(x) before it."""
     x = tl.program_id(0).to(tl.int64)
     ks, cs, ns, es = tl.arange(0, BK), tl.arange(0, BC), tl.arange(0, BN), tl.arange(0, BE)
     begin, end = tl.load(ptr + x), tl.load(ptr + x + 1)
@@ -89,7 +92,7 @@ def _sums(
         H = (tl.where((ks == k)[:, None], 1.0, H * tl.sigmoid(H)) * rho[None, :]).to(kind)
         acc = dot(H, V, acc, PRECISION)
         if OWN:
-            held += H.to(tl.float32)  # as rounded: of a constant nothing is left
+            held += H.to(tl.float32)  # as rounded: differences of a constant vanish exactly
     if OWN:
         T = tl.load(own + x * n + ns, mask=ns < n, other=0.0).to(tl.float32)
         acc -= tl.where(ks < k, tl.sum(held, 1), 0.0)[:, None] * T[None, :]
@@ -108,9 +111,9 @@ def _slopes(
     OWN: tl.constexpr, WEIGHTS: tl.constexpr, D: tl.constexpr,
     BE: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the network gets of dA, for `chunk` targets. With dz, the gradient of p(x) + q(y) on an edge: dp(x) = sum_y dz,
-    and dmoved = sum dz (x) (f(y) - f(x)), which is small, where f(y) would have to be known to more digits. OWN: also what t(x)
-    gets, `down`, and the means of h, by which it is multiplied."""
+    """Compute the gradients of the hidden layers for `chunk` targets, given dA. With dz the gradient of p(x) + q(y) on an edge,
+    dp(x) = sum_y dz and dmoved = sum dz (x) (f(y) - f(x)); the difference is small, so fewer digits are lost than with f(y).
+    OWN: also the gradient `down` of t(x), and the means of h, by which t is multiplied."""
     first_target = tl.program_id(0).to(tl.int64) * chunk
     ks, cs, ns, fs, es = tl.arange(0, BK), tl.arange(0, BC), tl.arange(0, BN), tl.arange(0, BF), tl.arange(0, BE)
     kind = v.dtype.element_ty
@@ -168,13 +171,13 @@ def _slopes(
 
 
 def fits(sizes: tuple[int, ...], features: int, width: int, dtype: torch.dtype) -> bool:
-    """Whether a kernel network is small enough: two hidden layers, and every tile in a program's registers."""
+    """True if a kernel network is small enough: two hidden layers, and every tile fits into a program's registers."""
     few = len(sizes) == 2 and sizes[0] <= 64 and sizes[1] <= 32 and features <= 16 and width <= 128
     return few and dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
 def mass(at: Tensor, of: Tensor, weights: Tensor | None, graph: Graph) -> Tensor:
-    """(targets,): sum_y w(y) window(x, y), of points over the radius."""
+    """Return sum_y w(y) window(x, y) for every target; points are in units of the radius."""
     out = at.new_empty(graph.num_targets)
     if graph.num_targets:
         tensors = at, of, of if weights is None else weights, graph.ptr, graph.src, out
@@ -182,8 +185,36 @@ def mass(at: Tensor, of: Tensor, weights: Tensor | None, graph: Graph) -> Tensor
     return out
 
 
+class Network(NamedTuple):
+    """The hidden layers of a small kernel network: p and q of targets and sources, and the second layer."""
+
+    p: Tensor
+    q: Tensor
+    weight: Tensor
+    bias: Tensor
+
+
+class Gradients(NamedTuple):
+    """Gradients of the integral. All but those of v and own are in float32.
+
+    p, moved       of p, and sum dz (x) (f(y) - f(x))
+    weight, bias   of the second layer
+    W, B           of the last layer
+    v, own         of the values of sources and of targets
+    """
+
+    p: Tensor
+    moved: Tensor
+    weight: Tensor
+    bias: Tensor
+    W: Tensor
+    B: Tensor
+    v: Tensor
+    own: Tensor | None
+
+
 class Near:
-    """One network on one graph: features, p and q of targets and of sources; all float32, but for what is summed.
+    """The balls of one graph: features of targets and sources, and the mass of each ball. All float32.
 
     weights   (sources,) quadrature weights, or None
     """
@@ -193,39 +224,25 @@ class Near:
         self.x, self.y = of_x[:, :dim].contiguous(), of_y[:, :dim].contiguous()
         self.scale = inverse(mass(self.x, self.y, weights, graph))
 
-    def forward(
-        self, p: Tensor, q: Tensor, weight: Tensor, bias: Tensor, W: Tensor, B: Tensor, v: Tensor, own: Tensor | None
-    ) -> Tensor:
+    def forward(self, net: Network, W: Tensor, B: Tensor, v: Tensor, own: Tensor | None) -> Tensor:
+        """Return the integral of v, or with `own` of differences."""
         rows = torch.cat([W.flatten(0, 1), B])
         out = v.new_empty(self.graph.num_targets, rows.shape[1])
         for part in parts_of(len(out), _block(rows)):
-            sums = self._summed((p, q), weight, bias, v, own, part)
-            torch.mm(sums, rows, out=out if part is None else out[part])
+            torch.mm(self._summed(net, v, own, part), rows, out=out if part is None else out[part])
         return out
 
-    def backward(
-        self,
-        d: Tensor,
-        p: Tensor,
-        q: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        W: Tensor,
-        B: Tensor,
-        v: Tensor,
-        own: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        """Of p and of sum dz (x) (f(y) - f(x)), of weight and bias, of W and B, of v and of `own`; all but the last two in
-        float32."""
+    def backward(self, d: Tensor, net: Network, W: Tensor, B: Tensor, v: Tensor, own: Tensor | None) -> Gradients:
+        """Return the gradients, given that of the integral."""
         k, n, m = W.shape
         rows = torch.cat([W.transpose(1, 2).reshape(k * m, n), B.T])
         total, dv = torch.zeros(rows.shape, device=v.device), torch.empty_like(v)
         for part in parts_of(len(v), _block(rows)):
-            sums = self._summed((p, q), weight, bias, d, None, part, turned=True)
+            sums = self._summed(net, d, None, part, turned=True)
             torch.mm(sums, rows, out=dv if part is None else dv[part])
             plus_product(total, sums.T, v if part is None else v[part])
         dW, dB = total[: k * m].view(k, m, n).transpose(1, 2).contiguous(), total[k * m :].T
-        dp, moved, dweight, dbias, down, means = self._slopes(d, p, q, weight, bias, W, v, own)
+        dp, moved, dweight, dbias, down, means = self._slopes(d, net, W, v, own)
         if own is not None:
             less = torch.zeros(k * n, m, device=v.device)
             for part in parts_of(len(d), _block(rows)):
@@ -233,11 +250,13 @@ class Near:
                 held = (means[some].to(v.dtype)[:, :, None] * own[some, None, :]).flatten(1)
                 plus_product(less, held.T, d[some])
             dW -= less.view(k, n, m)
-        return dp, moved, dweight, dbias, dW, dB, dv, down
+        return Gradients(dp, moved, dweight, dbias, dW, dB, dv, down)
 
     def _slopes(
-        self, d: Tensor, p: Tensor, q: Tensor, weight: Tensor, bias: Tensor, W: Tensor, v: Tensor, own: Tensor | None
+        self, d: Tensor, net: Network, W: Tensor, v: Tensor, own: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor]:
+        """Return the gradients of p, moved, weight, bias and own, and the means of h over each ball."""
+        p, q, weight, bias = net
         (k, n, m), c, f = W.shape, weight.shape[1], self.of_x.shape[1]
         dp, found = torch.empty_like(p), [p.new_zeros(size) for size in ((k, c), (k,), (c, f))]
         down, means = None if own is None else torch.empty_like(own), p.new_empty(len(d) if own is not None else 0, k)
@@ -260,18 +279,9 @@ class Near:
                 whole += each.sum(0)
         return dp, found[2], found[0], found[1], down, means
 
-    def _summed(
-        self,
-        parts: tuple[Tensor, Tensor],
-        weight: Tensor,
-        bias: Tensor,
-        v: Tensor,
-        own: Tensor | None,
-        part: slice | None,
-        turned: bool = False,
-    ) -> Tensor:
-        """A and s of some targets, or, turned round, of some sources: (targets, k n + n)."""
-        (p, q), at, of, weights, scale = parts, self.x, self.y, self.weights, self.scale
+    def _summed(self, net: Network, v: Tensor, own: Tensor | None, part: slice | None, turned: bool = False) -> Tensor:
+        """Return A and s of some targets, or with `turned` of some sources: (targets, k n + n)."""
+        (p, q, weight, bias), at, of, weights, scale = net, self.x, self.y, self.weights, self.scale
         graph, (k, c), n = self.graph, weight.shape, v.shape[1]
         if turned:
             p, q, at, of, graph = q, p, of, at, graph.reverse

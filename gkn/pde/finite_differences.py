@@ -19,7 +19,6 @@ from torch import Tensor
 from gkn.geometry.domain import Data, boundary_values, flat_batch, values
 from gkn.geometry.grid import Grid
 from gkn.system.checks import check_finite
-from gkn.system.memory import keep_freed
 
 # The working set of one chunk: about the L2 cache on the CPU; on a GPU enough to fill it, little beside its memory.
 _CHUNK = {"cpu": 2**17, "cuda": 2**25}
@@ -44,7 +43,6 @@ def solve(
     out = torch.empty_like(coefficient, memory_format=torch.contiguous_format)
     chunk = max(1, min(len(out), _CHUNK[device.type] // len(grid)))
     laplacian = Laplacian(grid, device, chunk)
-    keep_freed()
     for i in range(0, len(out), chunk):
         part = slice(i, i + chunk)
         out[part] = _solve(laplacian, coefficient[part], source[part], edge[part], tol, max_steps, first=i)

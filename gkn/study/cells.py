@@ -1,25 +1,25 @@
-"""A Run is one cell of a table: what is learned, by what, and how it is judged. Its result is one file, named by its hash."""
+"""Cells of tables: what is learned, by which model, and how it is evaluated. The result of each is one file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
 from gkn.graph.rules import Rule
-from gkn.operator.evaluate import Test
+from gkn.operator.ways import Test
 from gkn.system.files import digest
-from gkn.train.recipe import LATER, Recipe, used
+from gkn.train.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class Data:
-    """Pairs of a recipe of `gkn.data.generate`: the first `n` to learn from, and, after the first `of`, `tests` to judge by.
+    """Samples of a problem: the first `n` for training and, after the first `of`, `tests` for evaluation.
 
-    size       of the finest grid, on which all of them are solved
-    every      the stride to the grid that is learned on
+    size       nodes per side of the finest grid, on which all samples are solved
+    every      stride from there to the grid that is trained on
     smoothing  width of the Gaussian of a_eps, a length; None: no a_eps
-    known      the stride to the grid on which a is known, and smoothed
+    known      stride to the grid on which a is known, and smoothed
     """
 
     size: int
@@ -30,31 +30,31 @@ class Data:
     smoothing: float | None
     name: str = "darcy"
     seed: int = 0
-    known: int = field(default=1, metadata=LATER)
+    known: int = 1
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is fitted once, whatever it is then asked.
+    """What is trained once, however it is evaluated.
 
-    method    a network of `MODELS`, or the name of a baseline
-    settings  of the network, or of the baseline: (name, value) pairs
-    rule      of a network: how points become graphs
-    recipe    of a network; its seed is the run's
-    asked     epochs of the paper where they were shortened to fit a budget; None: they were not
-    weighted  neighbours count with quadrature weights
-    more      further strides of the same pairs that are learned from, each by its own rule
+    model     name of a model
+    settings  of the model: (name, value) pairs
+    rule      how points become graphs
+    recipe    of the training; its seed is the training's
+    asked     epochs in the paper, if they were shortened to fit a budget; else None
+    weighted  count with quadrature weights
+    more      further strides of the same samples that are learned from, each with its own rule
     """
 
     data: Data
-    method: str
+    model: str
     settings: tuple[tuple[str, Any], ...]
-    rule: Rule | None
-    recipe: Recipe | None
+    rule: Rule
+    recipe: Recipe
     seed: int
     asked: int | None = None
-    weighted: bool = field(default=False, metadata=LATER)
-    more: tuple[tuple[int, Rule], ...] = field(default=(), metadata=LATER)
+    weighted: bool = False
+    more: tuple[tuple[int, Rule], ...] = ()
 
     @cached_property
     def hash(self) -> str:
@@ -62,18 +62,18 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A training, and one way to judge it.
+class Cell:
+    """A training, and one way to evaluate it.
 
-    every      the stride to the grid that is judged on
-    how        as of `relative_l2`
-    functions  so many of them
-    on         test; train: the pairs it learned from; fresh: as many of another seed, which nobody ever looked at; mesh: the
-               test functions on an unstructured mesh of about as many points as every k-th of the grid; cloud: at as many
-               random points
-    blur       pixels of a Gaussian over the answers, which the authors applied and did not mention
-    alone      a is known at these points and nowhere else; without, what is smoothed is that of the finest grid
-    rounded    answers are computed with numbers rounded to bf16, where nothing else is affordable
+    every      stride to the grid that is evaluated on
+    how        as in `relative_l2`
+    functions  number of functions
+    on         test; train: the samples it learned from; fresh: as many of another seed, never used before; mesh: the test
+               functions on an unstructured mesh of about as many points as every k-th of the grid; cloud: at as many random
+               points
+    blur       pixels of a Gaussian over the answers, which the authors applied without mentioning it
+    rounded    computed with numbers rounded to bf16, where nothing else is affordable
+    alone      a is known at the evaluation points only; otherwise a_eps is that of the finest grid
     """
 
     training: Training
@@ -82,8 +82,8 @@ class Run:
     functions: int
     on: str = "test"
     blur: float = 0.0
-    rounded: bool = field(default=False, metadata=LATER)
-    alone: bool = field(default=False, metadata=LATER)
+    rounded: bool = False
+    alone: bool = False
 
     @cached_property
     def hash(self) -> str:
@@ -91,9 +91,7 @@ class Run:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it; choices like Radius(0.1) and Exact() with their names."""
+    """Return a value as JSON has it; choices such as Radius(0.1) and Exact() with their names."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__, **{name: plain(getattr(value, name)) for name in used(value)}}
-    if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
-    return value
+        return {"kind": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in fields(value)}}
+    return [plain(each) for each in value] if isinstance(value, tuple | list) else value

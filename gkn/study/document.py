@@ -35,7 +35,7 @@ class Document:
         ]
 
     def more(self, summary: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table that is folded up."""
+        """Add a table that is folded up."""
         self.page.begin_details(summary)
         self.lines += ["<details>", f"<summary>{escape(summary)}</summary>", ""]
         self.table(header, rows)
@@ -54,12 +54,12 @@ class Document:
 
 
 def short(commit: str) -> str:
-    """Of a commit's name enough to know it; a + behind it says that the files were not quite those."""
+    """Return the beginning of a commit's name; a + behind it says that files had changed since."""
     return commit[:10] + "+" * commit.endswith("+")
 
 
 def check_own(folder: Path, title: str) -> None:
-    """Pages that somebody else wrote are not overwritten."""
+    """Raise an error if the pages in a folder were not written by gkn."""
     for name in ("README.md", "index.html"):
         path = folder / name
         if path.exists() and title not in path.read_text(errors="replace")[:400]:

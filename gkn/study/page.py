@@ -1,4 +1,4 @@
-"""Reports: one HTML file, pictures inside."""
+"""Page: one HTML file, pictures inside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; }
 
 
 class Page:
-    """Sections one after the other; `write` makes the file."""
+    """Sections one after the other. `write` makes the file."""
 
     def __init__(self, title: str) -> None:
         self.title, self._parts = title, [f"<h1>{escape(title)}</h1>"]
@@ -44,12 +44,12 @@ class Page:
         self._parts.append(f'<p><img src="data:image/png;base64,{data}" alt="{escape(what, quote=True)}"></p>')
 
     def link_picture(self, source: str, what: str, vector: str) -> None:
-        """One that stays a file beside the page; `vector`: another that is the same."""
+        """Add a picture that stays a file beside the page, with a link to its vector version."""
         image = f'<img src="{escape(source, quote=True)}" alt="{escape(what, quote=True)}">'
         self._parts.append(f'<p>{image}<br><a class=small href="{escape(vector, quote=True)}">PDF</a></p>')
 
     def begin_details(self, summary: str) -> None:
-        """What follows, until `end_details`, is folded up."""
+        """Fold up what follows, until `end_details`."""
         self._parts.append(f"<details><summary>{escape(summary)}</summary>")
 
     def end_details(self) -> None:

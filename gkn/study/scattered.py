@@ -10,16 +10,16 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.geometry.cloud import Cloud
-from gkn.geometry.grid import Grid
+from gkn.geometry.domain import Domain
 from gkn.geometry.mesh import Mesh
 from gkn.system.randomness import stream
 
 GRADED = 1.2
-"""Across the mesh distances grow as t^0.2: its densest points are several times as dense as its rarest."""
+"""Exponent of the coordinates: across the mesh, distances grow as t^0.2, so density varies several times over."""
 
 
 def unstructured(side: int, seed: int = 0) -> Mesh:
-    """A triangulation of [0,1]^2 with about side^2 points that lie on no lattice, denser towards one corner."""
+    """Triangulate [0,1]^2 with about side^2 points that lie on no lattice, denser towards one corner."""
     t = torch.linspace(0, 1, side, dtype=torch.float64)
     x, y = torch.meshgrid(t, t, indexing="ij")
     x = x + torch.where(torch.arange(side) % 2 == 1, 0.5 / (side - 1), 0.0)  # every other row half a step further
@@ -33,11 +33,10 @@ def unstructured(side: int, seed: int = 0) -> Mesh:
 
 
 def scattered(dataset: Dataset, side: int, seed: int = 0) -> Dataset:
-    """The samples of a dataset on a fine grid, on such a mesh: fields of the phases that of the nearest point, all others
-    interpolated linearly."""
+    """Return the samples of a fine grid on such a mesh: two-phase fields from the nearest point, others interpolated."""
     grid = dataset.domain
-    if not isinstance(grid, Grid) or grid.dim != 2:
-        raise ValueError(f"scattered: samples on {grid}; needed a grid in the plane")
+    if grid.shape is None or grid.dim != 2:
+        raise ValueError(f"scattered: samples on {grid.describe()}; needed a grid in the plane")
     mesh = unstructured(side, seed)
     fields = {
         name: torch.stack([_at(grid, dataset.value(name, i), mesh.points) for i in range(len(dataset))])
@@ -47,10 +46,11 @@ def scattered(dataset: Dataset, side: int, seed: int = 0) -> Dataset:
 
 
 def clouds(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
-    """The samples of a dataset on a fine grid of the plane, each at points of its own, drawn anywhere in the square; nothing
-    else of it is known. Fields of the phases are those of the nearest point, all others interpolated linearly."""
+    """Return the samples of a fine grid of the plane, each at random points of its own, without smoothed fields.
+
+    Two-phase fields are taken from the nearest point, others interpolated linearly.
+    """
     grid = dataset.domain
-    assert isinstance(grid, Grid)
     domains = [
         Cloud(torch.rand(count, 2, dtype=torch.float64, generator=stream(seed, i, 12))).weighed() for i in range(len(dataset))
     ]
@@ -61,7 +61,8 @@ def clouds(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
     return Dataset.of(domains, fields, dataset.outputs)
 
 
-def _at(grid: Grid, values: Tensor, points: Tensor) -> Tensor:
-    image, axis = values.cpu().double().reshape(grid.shape).numpy(), np.linspace(0, 1, grid.size)
+def _at(grid: Domain, values: Tensor, points: Tensor) -> Tensor:
+    assert grid.shape is not None
+    image, axis = values.cpu().double().reshape(grid.shape).numpy(), np.linspace(0, 1, grid.shape[0])
     way = "nearest" if len(np.unique(image)) <= 2 else "linear"
     return torch.from_numpy(RegularGridInterpolator((axis, axis), image, method=way)(points.numpy()))

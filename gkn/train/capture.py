@@ -1,4 +1,4 @@
-"""Captured: the passes of a training step as one CUDA graph, for steps of more kernels than Python can launch in time."""
+"""CUDA graphs: the passes of a training step, recorded once and replayed. Python cannot launch thousands of kernels in time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from gkn.graph.batches import Batch
-from gkn.graph.graph import Graph
 
-WARM = 3  # passes before the recording: what is compiled or worked out once must not happen during it
-ROOM = 1.25  # edges of batches to come, for each of the first
+WARM = 3  # passes before the recording: compilation and cached values must not happen during it
+ROOM = 1.25  # memory for the edges of later batches, relative to the first
 
 
 class Captured:
-    """batch -> what `passes` gives, and the gradients it leaves in the parameters, for batches of graphs as large as the first.
+    """The recorded passes: batch -> what `passes` returns, with the gradients it leaves in the parameters.
 
-    Recorded once and then replayed: the same kernels on the same memory, so that batches are copied into that of the first, and
-    results are overwritten by the next. Batches that are not `fixed` have other edges every time: there is room for some more
-    than the first has, and the passes must not ask how many there are.
+    Batches must have graphs as large as the first. The same kernels run on the same memory every time: batches are copied into
+    that of the first, and results are overwritten by the next call. Batches that are not `fixed` have other edges every time:
+    there is memory for some more than the first has, and the passes must not depend on their number.
     """
 
     def __init__(self, passes: Callable[[Batch], Tensor], batch: Batch, parameters: Sequence[nn.Parameter]) -> None:
-        own = {name: value.clone() for name, value in _changing(batch).items()}
-        self.batch = replace(batch, **own, graph=batch.graph if batch.fixed else roomy(batch.graph, ROOM))
+        copies = {name: value.clone() for name, value in _changing(batch).items()}
+        self.batch = replace(batch, **copies, graph=batch.graph if batch.fixed else batch.graph.with_room(ROOM))
         self.parameters = parameters
         side = torch.cuda.Stream(batch.x.device)
         side.wait_stream(torch.cuda.current_stream(batch.x.device))
@@ -38,22 +37,23 @@ class Captured:
         self._forget()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.found = passes(self.batch)
+            self.result = passes(self.batch)
         self.gradients = [each.grad for each in parameters]
         self._forget()
 
     def has_room(self, batch: Batch) -> bool:
+        """True if the edges of the batch fit into the memory of the recording."""
         return batch.fixed or batch.graph.num_edges <= self.batch.graph.num_edges
 
     def __call__(self, batch: Batch) -> Tensor:
         for name, value in _changing(batch).items():
             getattr(self.batch, name).copy_(value)
         if not batch.fixed:
-            refill(self.batch.graph, batch.graph)
+            self.batch.graph.refill(batch.graph)
         self.graph.replay()
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        return self.found
+        return self.result
 
     def _forget(self) -> None:
         for each in self.parameters:
@@ -61,32 +61,6 @@ class Captured:
 
 
 def _changing(batch: Batch) -> dict[str, Any]:
-    """What changes from one batch to the next."""
+    """Return the tensors that change from one batch to the next."""
     names = ("x", "a", "u") if batch.fixed else ("x", "a", "u", "mean", "std", "weights")
     return {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}
-
-
-def roomy(graph: Graph, room: float) -> Graph:
-    """A copy with room for more edges, which can be refilled. Edges that are not there are from node 0 to node 0, and in no
-    target's range: for who goes by ranges they do not exist, and for who goes through all, no such edge has a length."""
-    spare = graph.src.new_zeros(int(graph.num_edges * (room - 1)) + 1)
-
-    def larger(given: Graph) -> Graph:
-        return Graph.trusted(given.ptr.clone(), torch.cat([given.src, spare]), given.num_sources)
-
-    found = larger(graph).cut(graph.cuts)
-    found.__dict__.update(reverse=larger(graph.reverse), targets=torch.cat([graph.targets, spare]))
-    return found
-
-
-def refill(graph: Graph, other: Graph) -> None:
-    """The edges of another graph of as many nodes, in the memory of this one."""
-    for own, new in ((graph, other), (graph.reverse, other.reverse)):
-        own.ptr.copy_(new.ptr)
-        _into(own.src, new.src)
-    _into(graph.targets, other.targets)
-
-
-def _into(place: Tensor, values: Tensor) -> None:
-    place[: len(values)].copy_(values)
-    place[len(values) :].zero_()

@@ -1,38 +1,42 @@
-"""Training: one call, for one processor or GPU and for many, that can be killed at any moment and goes on to the same bits."""
+"""fit: one call, for one processor or GPU and for many, that can be killed at any moment and goes on to the same bits."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gkn.data.dataset import Dataset
-from gkn.graph.rules import Nystrom, Radius, Rule
-from gkn.models import Model, Multigrid, NearFar
-from gkn.operator.evaluate import Test
+from gkn.graph.rules import Rule
+from gkn.models import Model
 from gkn.operator.operator import Operator
+from gkn.operator.ways import Test
 from gkn.system.files import locked
-from gkn.train.loop import OtherRun, Report, Run
+from gkn.train.loop import Options, Trainer
+from gkn.train.progress import Report
 from gkn.train.ranks import join, signals
-from gkn.train.recipe import Recipe, changed, recipe_named
+from gkn.train.recipe import Recipe
+from gkn.train.run_folder import OtherRun, RunFolder
+from gkn.train.setup import Choices, set_up
 
 
 def fit(
-    model: Model,
     dataset: Dataset | Sequence[Dataset],
-    rule: Rule | Sequence[Rule],
-    recipe: str | Recipe = "ours",
+    model: Model | type[Model] | str | None = None,
+    rule: Rule | Sequence[Rule] | None = None,
+    recipe: str | Recipe | None = None,
     *,
-    test: Dataset | None = None,
+    settings: Mapping[str, Any] | None = None,
+    smoothing: Mapping[str, float] | None = None,
+    test: Dataset | int | None = None,
     how: Test | None = None,
     test_every: int | None = None,
     out: str | os.PathLike[str] | None = None,
-    weighted: bool = False,
+    weighted: bool | None = None,
     units: Mapping[str, str] | None = None,
     about: Mapping[str, Any] | None = None,
     rng: torch.Generator | None = None,
@@ -46,82 +50,58 @@ def fit(
     capture: bool = True,
     **changes: Any,
 ) -> Operator:
-    """Train a network and return it as an operator.
+    """Train a model and return it as an operator. What is not given follows from the data: see `Model.defaults`.
 
-    model        is trained in place
     dataset      what to learn; several, e.g. of several resolutions, are learned together, each batch from one of them
-    rule         how its points become graphs; of several datasets each may have its own, the operator has the first
+    model        a model, which is trained in place; or its name or class; by default NearFar
+    rule         how points become graphs; of several datasets each may have its own, the operator has the first
     recipe       a name or a `Recipe`; `changes` to it by keyword, e.g. epochs=100
-    test         judged now and then, and never learned from: no bit of the network depends on it
-    how          in which way; None: on sampled nodes where the rule samples, else on all points
-    out          the run's folder. Called again with the same arguments, a run that was killed goes on where it was, to the same
-                 bits, and a finished one is read. SIGTERM and Ctrl-C then save first and raise `Stopped`.
-    weighted     neighbours, and the relative loss, count with quadrature weights
-    units, about of the fields, and whatever else the operator is to remember
-    rng          where the recipe's seed is drawn from; None: it has one of its own
+    settings     of a model given by name or class: arguments of its constructor, e.g. {"width": 64}
+    smoothing    for such a model: widths of Gaussians for inputs that are also given smoothed, e.g. {"a": 0.03}
+    test         a dataset that is evaluated now and then and never learned from: no bit of the network depends on it; or a
+                 number of samples to hold out, the last ones
+    how          how to evaluate it; by default on sampled nodes if the rule samples, else on all points
+    test_every   epochs between evaluations; by default 20 evaluations per run
+    out          the run's folder. Called again with the same arguments, a run that was killed goes on where it was, to the
+                 same bits, and a finished one is read. SIGTERM and Ctrl-C then save first and raise `Stopped`.
+    weighted     neighbours and the relative loss count with quadrature weights
+    units, about units of the fields, and anything else the operator is to remember
+    rng          generator from which the recipe's seed is drawn; by default the recipe's own seed is used
     device       cpu, cuda, or cuda:1. Under torchrun every rank takes its share of each batch.
     save_every   seconds between checkpoints
-    keep         so many of the last checkpoints; the best is kept, too
+    keep         number of last checkpoints to keep, beside the best
     timeout      seconds after which a rank that does not answer ends the run: more than a step, or a test function, takes
-    capture      on a GPU, steps of NearFar, and of Multigrid on whole domains, are compiled, recorded once and replayed
+    report       called with a `Status` after every step
+    warn         called with warnings
+    tensorboard  also write for TensorBoard, into the run's folder
+    capture      on a GPU, compile, record and replay steps of models that allow it
     """
-    chosen = changed(recipe if isinstance(recipe, Recipe) else recipe_named(recipe), **changes)
     if rng is not None:
-        chosen = replace(chosen, seed=int(torch.randint(2**62, (), generator=rng)))
-    datasets = [dataset] if isinstance(dataset, Dataset) else [*dataset]
-    device = str(device)
-    rules: list[Any] = [*rule] if isinstance(rule, list | tuple) else [rule] * len(datasets)
-    _check(model, datasets, rules, test)
-    with products(chosen.precision), signals(out is not None) as stop:
-        run = Run(model, datasets, rules, chosen, test, how, weighted, units, join(device, chosen.precision, timeout))
-        run.stop, run.report, run.warn = stop, report, warn or (lambda text: None)
-        run.save_every, run.about, run.capture = save_every, dict(about or {}), capture
-        run.test_every = test_every or max(1, chosen.epochs // 20)
-        if out is None:
-            run.go()
-            return run.operator()
-        folder = Path(out)
-        with locked(folder, OtherRun) if run.first else nullcontext():
-            run.open(folder, keep)
+        changes["seed"] = int(torch.randint(2**62, (), generator=rng))
+    folder = None if out is None else Path(out)
+    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, weighted, test, how, units)
+    setup = set_up(dataset, chosen, str(device), folder)
+    options = Options(test_every or max(1, setup.recipe.epochs // 20), report, capture, dict(about or {}))
+    with products(setup.recipe.precision), signals(folder is not None) as stop:
+        fabric = join(str(device), setup.recipe.precision, timeout)
+        if folder is None:
+            trainer = Trainer(setup, fabric, stop, options)
+            trainer.go()
+            return trainer.close()
+        first = fabric.global_rank == 0
+        with locked(folder, OtherRun) if first else nullcontext():
+            trainer = Trainer(setup, fabric, stop, options)
+            shared: dict[str, Any] = {"first": first, "world": fabric.world_size, "warn": warn or (lambda text: None)}
+            trainer.open(RunFolder(folder, setup.config(), keep=keep, save_every=save_every, **shared))
             stop.begun = True
-            with _tensorboard(folder) if tensorboard and run.first else nullcontext() as run.board:
-                run.go()
-            return run.close()
-
-
-def _check(model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], test: Dataset | None) -> None:
-    for rule in rules:
-        if not isinstance(rule, Radius | Nystrom):
-            raise ValueError(f"fit(rule={rule!r}): needed Radius(r) or Nystrom(r, m, l)")
-        if isinstance(model, NearFar | Multigrid) and rule.r != model.radius:
-            raise ValueError(
-                f"fit: {rule}; the balls of this {type(model).__name__} have radius {model.radius}: needed the same"
-            )
-    if len(rules) != len(datasets):
-        raise ValueError(f"fit: {len(rules)} rules for {len(datasets)} datasets; needed one, or one for each")
-    if not datasets or not all(len(each) for each in datasets):
-        raise ValueError("fit: there is nothing to learn: a dataset without samples")
-    first = datasets[0]
-    for each in [*datasets, *([] if test is None else [test])]:
-        if (each.inputs, each.outputs) != (first.inputs, first.outputs):
-            ours, other = (f"{', '.join(d.inputs)} -> {', '.join(d.outputs)}" for d in (first, each))
-            raise ValueError(f"fit: datasets of different fields: {ours}, and {other}; choose with Dataset.using and smoothed")
-    sizes = {"inputs": (first.inputs, model.in_channels), "outputs": (first.outputs, model.out_channels)}
-    for what, (names, needed) in sizes.items():
-        if len(names) != needed:
-            raise ValueError(
-                f"fit: the dataset has {len(names)} {what} ({', '.join(names)}); the network was made for {needed}"
-            )
-    for each in [*datasets, *([] if test is None or not len(test) else [test])]:
-        if each[0].domain.dim != model.dim:
-            raise ValueError(
-                f"fit: a dataset has points of dimension {each[0].domain.dim}; the network was made for {model.dim}"
-            )
+            with _tensorboard(folder) if tensorboard and first else nullcontext() as board:
+                trainer.go(board)
+            return trainer.close()
 
 
 @contextmanager
 def products(precision: str) -> Iterator[None]:
-    """Of float32 they are rounded to tf32 if that is asked for, and not otherwise."""
+    """Let products of float32 be rounded to tf32 if the precision asks for it, and not otherwise."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Stopped(BaseException):
-    """By a signal; the run is saved, and the same call goes on with it."""
+    """A signal stopped the run. It is saved, and the same call goes on with it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -29,7 +29,7 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """Which signal came, if any; and is there anything yet that could be saved."""
+    """The signal that came, if any; and whether there is anything yet that could be saved."""
 
     number: int | None = None
     begun: bool = False
@@ -37,7 +37,7 @@ class Stop:
 
 @contextmanager
 def signals(catch: bool) -> Iterator[Stop]:
-    """Note SIGTERM and SIGINT, to be looked at between steps. Before the first one, or a second time, they end it at once."""
+    """Note SIGTERM and SIGINT, to be acted on between steps. Before the first step, or a second time, they end it at once."""
     stop = Stop()
     if not catch or threading.current_thread() is not threading.main_thread():
         yield stop
@@ -57,7 +57,7 @@ def signals(catch: bool) -> Iterator[Stop]:
 
 
 def join(device: str, precision: str, timeout: float) -> Fabric:
-    """This process, or, under torchrun, all of them."""
+    """Start Fabric for this process or, under torchrun, for all of them."""
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
 
@@ -76,9 +76,16 @@ def join(device: str, precision: str, timeout: float) -> Fabric:
     return fabric
 
 
+def sum_over_ranks(fabric: Fabric, x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a tensor over all ranks."""
+    whole = fabric.all_reduce(x, reduce_op="sum")
+    assert isinstance(whole, torch.Tensor)
+    return whole
+
+
 def _meet(backend: str, patience: timedelta) -> None:
-    """Join the other ranks. Each attempt of torchrun meets in a place of its own: the store that ranks find each other through
-    outlives them, and those who are started again would look for those who are dead."""
+    """Join the other ranks. Each attempt of torchrun uses its own part of the store through which ranks find each other: the
+    store outlives them, and restarted ranks would otherwise wait for dead ones."""
     if torch.distributed.is_initialized():
         return
     from torch._C._distributed_c10d import PrefixStore

@@ -1,48 +1,41 @@
-"""Recipes: how a network is trained. Losses, schedules, and those that have names."""
+"""Recipes: how a network is trained, and those that have names."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gkn.data.normalizer import WALLS
-from gkn.graph.batches import Batch, relative
+from gkn.train.losses import LOSSES
 from gkn.train.muon import Muon
+from gkn.train.schedules import SCHEDULES
 
-LATER = {"later": True}
-"""Of entries that came after results were named by what they depend on: unless it is used, such an entry is not in the name."""
-
-
-def used(value: Any) -> list[str]:
-    """Names of a dataclass's entries, but for those that came later and are as they are born."""
-    return [each.name for each in fields(value) if not each.metadata.get("later") or getattr(value, each.name) != each.default]
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "muon": Muon}
+PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a network is trained. `RECIPES` has some with names.
 
-    epochs        how often each sample is seen
-    batch         graphs a step, on all ranks together
+    epochs        number of passes over all samples
+    batch         graphs per step, on all ranks together
     loss          mse: of normalised u. abs: the sum of its absolute errors. relative: the relative l2 error of u itself
-    optimizer     adam, with decay as a gradient; adamw, with decay by itself; muon, for matrices, and adamw for the rest
-    lr, decay     its learning rate and weight decay
+    optimizer     adam, with weight decay in the gradient; adamw, with decoupled weight decay; muon for matrices, with adamw
+                  for all other parameters
+    lr, decay     learning rate and weight decay
     schedule      constant. step: times `factor` every `every` epochs. cosine: to 0. onecycle: up for `warm` of it, then to 0
-    clip          gradients to this norm; None: as they are
-    fresh         nodes are drawn anew in every epoch; else once
-    pointwise     u is normalised at every point by itself, which needs samples on one domain; else by two numbers
-    precision     fp64, fp32, tf32 (float32, products rounded on GPUs) or bf16 (products in it, sums and weights in float32)
+    clip          clip gradients to this norm; None: do not
+    fresh         draw nodes anew in every epoch; else once
+    pointwise     normalise u at every point by itself, which needs samples on one domain; else by two numbers
+    precision     fp64, fp32, tf32 (float32, products rounded on GPUs) or bf16 (products rounded, sums and weights in float32)
     seed          of everything that is drawn
-    zero          where u is 0, and the operator with it, exactly: box or ball, the unit ones; None: it is not known
-    gradient      the relative error of differences along edges, over their lengths, times this, is added to the loss; on a
-                  GPU then not the same bits every time
-    symmetries    each function is turned and mirrored at random, in every step: for laws that have the symmetries of the box
-    ema           the operator has the mean of the weights over about 1 / (1 - ema) last steps; 0: the last ones
+    zero          boundary on which u is exactly 0, and the operator with it: box or ball, the unit ones; None: unknown
+    gradient      this times the relative error of differences along edges, over their lengths, is added to the loss; on a GPU
+                  the bits then differ from run to run
+    symmetries    turn and mirror each function at random in every step, if the data distribution has the symmetries of the box
     """
 
     epochs: int = 500
@@ -60,10 +53,9 @@ class Recipe:
     pointwise: bool = False
     precision: str = "fp32"
     seed: int = 0
-    zero: str | None = field(default=None, metadata=LATER)
-    gradient: float = field(default=0.0, metadata=LATER)
-    symmetries: bool = field(default=False, metadata=LATER)
-    ema: float = field(default=0.0, metadata=LATER)
+    zero: str | None = None
+    gradient: float = 0.0
+    symmetries: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
@@ -87,7 +79,6 @@ class Recipe:
             ("warm", -1, 1),
             ("clip", 0, 1e6),
             ("gradient", -1, 1e6),
-            ("ema", -1, 0.999999),
         ):
             value = getattr(self, name)
             if value is None and name == "clip":
@@ -98,64 +89,13 @@ class Recipe:
                 )
 
     def entries(self) -> dict[str, Any]:
-        """All of them, but for those that came later and are not used."""
-        return {name: getattr(self, name) for name in used(self)}
+        """Return all entries, as they are stored."""
+        return asdict(self)
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step of an epoch that has `steps`. A function of the step alone: there is no state to lose."""
+        """Return the learning rate of a step, if an epoch has `steps`."""
         return self.lr * SCHEDULES[self.schedule](self, step / (steps * self.epochs), step // steps)
 
-
-def one_cycle(share: float, warm: float) -> float:
-    """Of the largest rate, after a share of all steps: up from a 25th of it for `warm` of them, then down to 0."""
-    if share < warm:
-        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * share / warm)) / 2
-    return (1 + math.cos(math.pi * (share - warm) / (1 - warm))) / 2 if warm < 1 else 1.0
-
-
-SCHEDULES: dict[str, Callable[[Recipe, float, int], float]] = {
-    "constant": lambda recipe, share, epoch: 1.0,
-    "step": lambda recipe, share, epoch: recipe.factor ** (epoch // recipe.every),
-    "cosine": lambda recipe, share, epoch: (1 + math.cos(math.pi * share)) / 2,
-    "onecycle": lambda recipe, share, epoch: one_cycle(share, recipe.warm),
-}
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "muon": Muon}
-PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
-
-
-def _mse(found: Tensor, batch: Batch) -> Tensor:
-    wanted = (batch.u - batch.mean) / batch.std
-    sizes = torch.tensor(batch.sizes, device=found.device, dtype=found.dtype) if len({*batch.sizes}) > 1 else batch.sizes[0]
-    return batch.sums((found - wanted).square()) / (sizes * found.shape[1])
-
-
-def _abs(found: Tensor, batch: Batch) -> Tensor:
-    return batch.sums((found - (batch.u - batch.mean) / batch.std).abs())
-
-
-def _relative(found: Tensor, batch: Batch) -> Tensor:
-    return relative(found * batch.std + batch.mean, batch.u, batch, batch.weights)
-
-
-def differences(found: Tensor, batch: Batch) -> Tensor:
-    """(G,): the relative error of (u(x) - u(y)) / |x - y| over all edges of each graph."""
-    graph, error = batch.graph, found * batch.std + batch.mean - batch.u
-    length = (batch.x.index_select(0, graph.targets) - batch.x.index_select(0, graph.src)).square().sum(1)
-    inverse = torch.where(length > 0, 1 / length, 0)[:, None]
-    sums = []
-    for values in (error, batch.u):
-        squares = (values.index_select(0, graph.targets) - values.index_select(0, graph.src)).square() * inverse
-        sums.append(batch.sums(torch.zeros_like(values).index_add(0, graph.targets, squares)))
-    some = sums[1] > 0  # a graph without an edge, or with a constant u, has no term
-    return torch.where(some, (sums[0] / torch.where(some, sums[1], 1) + 1e-12).sqrt(), 0)
-
-
-LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {
-    "mse": (_mse, True),
-    "abs": (_abs, False),
-    "relative": (_relative, True),
-}
-"""(nodes, o) of normalised u and the batch -> (G,), a term for each graph; and is the loss their mean, or else their sum."""
 
 RECIPES = {
     "paper": Recipe(
@@ -174,25 +114,17 @@ RECIPES = {
     "ours": Recipe(),
     "nearfar": Recipe(epochs=100, batch=4, optimizer="muon", lr=1e-2, decay=1e-4, warm=0.1, gradient=0.1),
 }
-NETWORKS: dict[str, dict[str, Any]] = {
-    "paper": {"width": 64, "kernel": (512, 1024), "steps": 6, "last_sigma": False},
-    "ours": {"width": 64, "kernel": (128, 256), "steps": 6, "last_sigma": False},
-}
-NETWORKS["nearfar"] = NETWORKS["ours"]
-"""The GKN that goes with each; NearFar and Multigrid are as they are by themselves."""
-SMOOTHING = {"paper": 0.05, "ours": 0.1, "nearfar": 0.03}
-"""The width of the Gaussian for a_eps, as a length. The paper says "variance 5", and not of what: sqrt 5 spacings of its finest
-grid would be 0.0093. 0.05, 12 spacings, comes nearest to its numbers of the widths measured (`gkn reproduce causes`)."""
 
 
 def recipe_named(name: str, **changes: Any) -> Recipe:
-    """A recipe by its name, with changes."""
+    """Return the recipe with a name, changed."""
     if name not in RECIPES:
         raise ValueError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
     return changed(RECIPES[name], **changes)
 
 
 def changed(recipe: Recipe, **changes: Any) -> Recipe:
+    """Return a recipe with some entries changed."""
     known = [each.name for each in fields(Recipe)]
     unknown = [key for key in changes if key not in known]
     if unknown:

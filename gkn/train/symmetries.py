@@ -1,4 +1,5 @@
-"""Symmetries of the unit box: axes exchanged and turned round. Of a law that has them, one pair is as many as they are."""
+"""Symmetries of the unit box: axes exchanged and reversed. If the data distribution is invariant, each pair yields one sample
+per symmetry."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from gkn.graph.batches import Batch
 
 @dataclass(frozen=True, eq=False)
 class Symmetries:
-    """x_i -> x_j or 1 - x_j, for every function its own. Fields go along; components of a gradient are exchanged, too.
+    """x_i -> x_j or 1 - x_j, drawn for every function. Fields move with their points; vectors are turned too.
 
-    vectors   which inputs are the components of a gradient: (first, last + 1) for each
+    vectors   ranges (first, last + 1) of inputs that are the components of a gradient
     """
 
     inputs: Normalizer
@@ -43,7 +44,7 @@ class Symmetries:
         return Symmetries(inputs, tuple(vectors))
 
     def __call__(self, batch: Batch, rng: torch.Generator, graphs: range) -> Batch:
-        """Each graph of a batch by a symmetry drawn for it. `graphs`: which they are of those that are drawn for."""
+        """Apply a random symmetry to each graph of a batch. `graphs`: their numbers among all graphs of the step."""
         dim, device = batch.x.shape[1], batch.x.device
         drawn = torch.rand(graphs.stop, 2, dim, generator=rng)[graphs.start :: graphs.step].to(device)
         sizes = torch.tensor(batch.sizes, device=device)
@@ -64,6 +65,6 @@ class Symmetries:
 
 
 def _component(name: str) -> str | None:
-    """The vector of which a field is a component, by its name."""
+    """Return the vector a field is a component of, judging by its name."""
     stem, _, axis = name.rpartition("_")
     return stem if stem and axis in ("x", "y", "z") else None

@@ -8,23 +8,48 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from gkn.data.dataset import Dataset
+from gkn.graph.graph import Graph
+from gkn.models.model import Defaults, Model
 
-class Pointwise(nn.Module):
-    """A feed-forward network from (x, a(x)) to u(x). Mesh-free, and blind to everything but the point itself."""
+
+class Pointwise(Model):
+    """A feed-forward network from (x, a(x)) to u(x). It takes any points, and sees nothing but the point itself.
+
+    hidden   sizes of the hidden layers
+    """
+
+    settings = ("hidden",)
+    at_queries = True
 
     def __init__(self, dim: int, in_channels: int = 1, out_channels: int = 1, hidden: Sequence[int] = (128, 128, 128)) -> None:
-        super().__init__()
-        self.dim, self.in_channels, self.out_channels = dim, in_channels, out_channels
+        super().__init__(dim, in_channels, out_channels)
+        self.hidden = tuple(hidden)
         self.layers = feed_forward([dim + in_channels, *hidden, out_channels], nn.ReLU)
 
-    def forward(self, x: Tensor, a: Tensor) -> Tensor:
-        """(..., K, d), (..., K, in_channels) -> (..., K, out_channels)"""
-        out: Tensor = self.layers(torch.cat([x, a], -1))
+    @classmethod
+    def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
+        """Suggest 8192 points per function and step: neighbours do not matter, so any points will do."""
+        rule = {"kind": "Points", "m": min(2**13, len(dataset[0].domain)), "l": 1}
+        return Defaults({}, rule, "ours", {"epochs": 10, "batch": 8, "lr": 3e-3, "warm": 0.2, "clip": None})
+
+    def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
+        out: Tensor = self.layers(torch.cat(self._ready(None, x, a), -1))
         return out
+
+    def at(
+        self,
+        states: Sequence[Tensor],
+        graph: Graph,
+        queries: tuple[Tensor, Tensor],
+        nodes: tuple[Tensor, Tensor],
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        return self.forward(graph, *queries)
 
 
 def feed_forward(sizes: Sequence[int], sigma: type[nn.Module]) -> nn.Sequential:
-    """Linear layers of these sizes, sigma between them."""
+    """Return linear layers of these sizes with sigma between them."""
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), sigma()]

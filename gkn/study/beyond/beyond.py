@@ -1,4 +1,4 @@
-"""`gkn beyond`: whatever is missing of its tables, and the pages made of all there is."""
+"""`gkn beyond`: fill what is missing of its tables, and write the pages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gkn.study.beyond import cost, solver
 from gkn.study.beyond import pages as report
 from gkn.study.beyond.tables import NAMES, SCALES, tables
 from gkn.study.document import check_own
-from gkn.study.work import Place, Progress, RunsFailed, do_all, elapsed
+from gkn.study.work import CellsFailed, Place, Progress, elapsed, fill
 
 ALL = (*NAMES, "solver", "cost")
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of tables; `all` stands for all."""
+    """Return names of tables; `all` stands for all."""
     found: dict[str, None] = {}
     for name in names or ["all"]:
         if name != "all" and name not in ALL:
@@ -35,9 +35,9 @@ def go(
     only: str = "",
     progress: Progress | None = None,
 ) -> Path:
-    """Do what is missing and write the pages; the path of index.html. What cannot be done is said in the end.
+    """Fill what is missing, write the pages and return the path of index.html; raise `CellsFailed` at the end if need be.
 
-    only   of the tables' rows, those whose label contains this, and nothing else
+    only   fill only rows whose label contains this
     """
     size, wanted = SCALES[scale], chosen(names)
     check_own(place.results, report.TITLE)
@@ -47,23 +47,23 @@ def go(
         if only and not rows:
             labels = dict.fromkeys(row.label for table in some for row in table.rows) or ["none"]
             raise ValueError(f"no row whose label contains {only!r}; there are {', '.join(labels)}")
-        failed = do_all([run for row in rows for run in row.runs.values()], place, progress)
+        failed = fill([cell for row in rows for cell in row.cells.values()], place, progress)
         if "solver" in wanted and not only:
             solver.measure(size, place, progress)
         if "cost" in wanted and not only:
             cost.measure(size, place, progress)
     page = report.write_pages(place, size)
     if failed:
-        raise RunsFailed(failed)
+        raise CellsFailed(failed)
     return page
 
 
 def export(place: Place, scale: str, folder: Path) -> None:
-    """The NearFar of the first seed as an operator of its own, which knows how it was judged."""
+    """Save the NearFar of the first seed as an operator, with its test errors."""
     row = tables(SCALES[scale], 0)["resolution"].rows[0]
     if not place.trained(row.training).is_dir():
         raise ValueError(f"{place.work} holds no network to export; train it with gkn beyond resolution --scale {scale}")
-    operator, known = load(place.trained(row.training)), {name: place.done(run) for name, run in row.runs.items()}
+    operator, known = load(place.trained(row.training)), {name: place.result(cell) for name, cell in row.cells.items()}
     tests = {name: each["error"]["mean"] for name, each in known.items() if each is not None and "error" in each}
     judged = next((each for each in known.values() if each is not None), {})
     origin: dict[str, Any] = {key: judged[key] for key in ("machine", "versions", "commit", "command") if key in judged}
@@ -72,7 +72,7 @@ def export(place: Place, scale: str, folder: Path) -> None:
 
 
 def only_pages(place: Place, scale: str) -> Path:
-    """The pages of what is there; the path of index.html."""
+    """Write the pages of what is there and return the path of index.html."""
     if not any((place.results / part).exists() for part in ("cells", "cost", solver.FILE)):
         raise ValueError(f"{place.results} holds no results to make pages of")
     check_own(place.results, report.TITLE)

@@ -1,7 +1,7 @@
-"""What a forward pass and a training step cost, over the number of points: ours, a softmax transformer and a Fourier operator.
+"""Cost of a forward pass and of a training step over the number of points: our networks, a transformer and an FNO.
 
-Points are drawn uniformly, and a ball has as many of them whatever their number; the Fourier operator has its grid. Seconds are
-those of one function, bytes the most that were there at a time.
+Points are drawn uniformly, and a ball always has about as many of them; the FNO has a grid. Seconds are those of one function,
+bytes the peak.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from torch import Tensor, nn
 
 from gkn.graph.levels import levels_of
 from gkn.graph.neighbors import radius_graph
+from gkn.graph.rules import Points
 from gkn.models import MODELS
-from gkn.models.rivals.transformer import Transformer
+from gkn.models.rivals import FNO, Transformer
 from gkn.study.beyond.tables import NETWORKS, SMALL, Scale
-from gkn.study.work import Place, Progress, size, where
+from gkn.study.work import Place, Progress, count_of, provenance
 from gkn.system.files import canonical, make_folder, write
-from gkn.train.baselines import BASELINES
 
-BALLS = {"NearFar": 81, "Multigrid": 36}  # points in a ball: as many as on the grids they learn from
+BALLS = {"NearFar": 81, "Multigrid": 36}  # points in a ball: as many as on the grids they are trained on
 INPUTS = 4  # a, a_eps and its gradient
-LONG = 20.0  # seconds: what is expected to take longer is not measured
-KINDS = ("NearFar", "Multigrid", "transformer", "FNO")
+LONG = 20.0  # seconds; what is expected to take longer is not measured
+KINDS = ("NearFar", "Multigrid", "Transformer", "FNO")
 
 
 def measure(scale: Scale, place: Place, progress: Progress | None = None) -> None:
-    """Whatever is not there yet. A kind that ran out of memory or time is not asked for more points."""
+    """Measure what is missing. A model that ran out of memory or time is not tried with more points."""
     folder = place.results / "cost"
     make_folder(folder)
     for kind in KINDS:
@@ -42,13 +42,13 @@ def measure(scale: Scale, place: Place, progress: Progress | None = None) -> Non
             if path.exists():
                 continue
             found = _measured(kind, K, scale, place.device, _last(folder, kind, K))
-            write(path, canonical({"kind": kind, "points": K, "scale": scale.name, **found, **where(place)}))
+            write(path, canonical({"kind": kind, "points": K, "scale": scale.name, **found, **provenance(place)}))
             if progress is not None:
                 progress(KINDS.index(kind) + 1, len(KINDS), f"{kind}, {K} points: {_said(found)}")
 
 
 def known(folder: Path, scale: Scale) -> dict[str, dict[int, dict[str, Any]]]:
-    """What was measured at a scale: kind -> points -> what is known of it."""
+    """Return what was measured at a scale: model -> points -> its entry."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for kind in KINDS:
         for K in scale.points_of_cost:
@@ -59,7 +59,7 @@ def known(folder: Path, scale: Scale) -> dict[str, dict[int, dict[str, Any]]]:
 
 
 def slope(entries: dict[int, dict[str, Any]], what: str, start: int = 0, last: int | None = None) -> float | None:
-    """Of seconds over points, in logarithms: from so many points on, or of the last so many numbers of points there are."""
+    """Return the slope of seconds over points, in logarithms: from so many points on, or of the last so many entries."""
     some = [(K, each[what]["seconds"]) for K, each in sorted(entries.items()) if each.get(what) and start <= K]
     points = [(math.log(K), math.log(seconds)) for K, seconds in some[-last if last else 0 :]]
     return statistics.linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else None
@@ -71,7 +71,7 @@ def _said(entry: dict[str, Any]) -> str:
 
 
 def _last(folder: Path, kind: str, K: int) -> dict[str, Any] | None:
-    """What is known of the largest smaller number of points."""
+    """Return the entry of the largest smaller number of points."""
     smaller = sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob(f"{kind}-*.json"))
     smaller = [points for points in smaller if points < K]
     return json.loads((folder / f"{kind}-{smaller[-1]}.json").read_text()) if smaller else None
@@ -80,13 +80,13 @@ def _last(folder: Path, kind: str, K: int) -> dict[str, Any] | None:
 def _measured(kind: str, K: int, scale: Scale, device: str, before: dict[str, Any] | None) -> dict[str, Any]:
     if before is not None and before.get("step") is None:
         return {"why": f"not tried: {before['why']} with {before['points']}".replace("not tried: not tried", "not tried")}
-    growth = 2 if kind == "transformer" else 1
+    growth = 2 if kind == "Transformer" else 1
     if before is not None and before["step"]["seconds"] * (K / before["points"]) ** growth > LONG:
         return {"why": f"not tried: it would take more than {LONG:g} s"}
     found: dict[str, Any] = {}
     try:
         model, call, about = _made(kind, K, scale, device)
-        found = {"parameters": size(model), **about}
+        found = {"parameters": count_of(model), **about}
         for what in ("forward", "step"):
             found[what] = _timed(model, call, device, what == "step", rounded=kind != "FNO")
     except ImportError as error:
@@ -102,27 +102,24 @@ def _measured(kind: str, K: int, scale: Scale, device: str, before: dict[str, An
 
 
 def _made(kind: str, K: int, scale: Scale, device: str) -> tuple[nn.Module, Callable[[], Tensor], dict[str, float]]:
-    """A network, a call of it on one function, and, where it has edges, how many and how long the search for them took."""
+    """Return a network, a call of it on one function, and if it has edges, their number and the seconds to find them."""
     torch.manual_seed(0)
     settings = {**NETWORKS["NearFar"], **(SMALL["NearFar"] if scale.name == "smoke" else {})}
     if kind == "FNO":
-        from neuralop.models import FNO  # type: ignore[import-not-found,unused-ignore]
-
-        side, sizes = math.isqrt(K), {**BASELINES["FNO"][2], **scale.rivals["FNO"]}
-        fno = FNO((sizes["modes"],) * 2, INPUTS, 1, hidden_channels=sizes["width"], n_layers=sizes["layers"])
-        fno, image = fno.to(device), torch.randn(1, INPUTS, side, side, device=device)
-        return fno, lambda: fno(image), {}
+        fno = FNO(2, INPUTS, 1, **scale.rivals["FNO"]).to(device)
+        image = torch.randn(1, 2 + INPUTS, *[math.isqrt(K)] * 2, device=device)
+        return fno, lambda: fno.image(image), {}
     x = torch.rand(K, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
     a = torch.randn(K, INPUTS, device=device)
-    if kind == "transformer":
-        plain = Transformer(2, INPUTS, **{key: settings[key] for key in ("width", "blocks", "head")}).to(device)
-        points = x.float()
-        return plain, lambda: plain(points[None], a[None]), {}
+    if kind == "Transformer":
+        transformer = Transformer(2, INPUTS, **{key: settings[key] for key in ("width", "blocks", "head")}).to(device)
+        points, none = x.float(), Points().graph(x)
+        return transformer, lambda: transformer(none, points, a), {}
     r, start = math.sqrt(BALLS[kind] / (math.pi * K)), time.perf_counter()
     graph = radius_graph(x, r=r)
-    graph = graph.of(x, torch.full((K,), 1 / K, dtype=torch.float64, device=device))
+    graph = graph.with_points(x, torch.full((K,), 1 / K, dtype=torch.float64, device=device))
     network = {**NETWORKS[kind], **(SMALL[kind] if scale.name == "smoke" else {}), "radius": r}
-    if kind == "Multigrid":  # as many levels as make the last one small, whatever the number of points
+    if kind == "Multigrid":  # as many levels as make the last one small
         network["levels"] = max(2, round(math.log(K / 30, 4))) if scale.name == "full" else network["levels"]
     edges = graph.num_edges
     if kind == "Multigrid":
@@ -135,7 +132,7 @@ def _made(kind: str, K: int, scale: Scale, device: str) -> tuple[nn.Module, Call
 
 
 def _timed(model: nn.Module, call: Callable[[], Tensor], device: str, step: bool, rounded: bool) -> dict[str, float]:
-    """Products are in bf16 on a GPU, if they may be: there is no Fourier transform in it."""
+    """Time one call. Products are in bf16 on a GPU, except those of the FNO, since there is no Fourier transform in bf16."""
     cuda = device.startswith("cuda")
     kind = "cuda" if cuda else "cpu"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)

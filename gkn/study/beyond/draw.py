@@ -1,4 +1,4 @@
-"""How the figures past the paper look."""
+"""Drawing the figures past the paper."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gkn.data.plot import LINES, MARKS, save_twice
 
 
 def cost(found: Mapping[str, Mapping[int, Mapping[str, Any]]], stem: Path) -> None:
-    """Seconds over points, one line for each network; in grey, as the points grow."""
+    """Draw seconds over points, one line for each network; grey: linear growth."""
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.8), layout="constrained", sharey=True)
-    for axis, (what, title) in zip(axes, (("forward", "an answer"), ("step", "a training step")), strict=True):
+    for axis, (what, title) in zip(axes, (("forward", "prediction"), ("step", "a training step")), strict=True):
         for i, (kind, entries) in enumerate(found.items()):
             known = [(K, each[what]["seconds"]) for K, each in sorted(entries.items()) if each.get(what)]
             if known:
@@ -31,7 +31,7 @@ def cost(found: Mapping[str, Mapping[int, Mapping[str, Any]]], stem: Path) -> No
 
 
 def accuracy(found: Sequence[tuple[str, float, float]], published: Mapping[str, float], stem: Path) -> None:
-    """Errors over seconds of training; what is published as lines."""
+    """Draw errors over seconds of training; published errors as lines."""
     figure, axis = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
     for i, (label, seconds, error) in enumerate(found):
         style: dict[str, Any] = {"linestyle": "none", "markersize": 8, "color": LINES[i % len(LINES)]}
@@ -50,10 +50,10 @@ def accuracy(found: Sequence[tuple[str, float, float]], published: Mapping[str, 
 
 
 def resolution(columns: Sequence[str], rows: Mapping[str, Mapping[str, float]], stem: Path) -> None:
-    """Errors over kinds of points, marks of one kind for each row."""
+    """Draw errors over kinds of points, with one kind of mark for each row."""
     figure, axis = plt.subplots(figsize=(9.6, 4.6), layout="constrained")
     for i, (label, errors) in enumerate(rows.items()):
-        beside = 0.08 * (i - (len(rows) - 1) / 2)  # marks of the same height are seen both
+        beside = 0.08 * (i - (len(rows) - 1) / 2)  # so that marks of the same height do not hide each other
         places = [(j + beside, errors[column]) for j, column in enumerate(columns) if column in errors]
         style: dict[str, Any] = {"color": LINES[i % len(LINES)], "linestyle": "none", "markersize": 7}
         axis.semilogy(*zip(*places, strict=True), marker=MARKS[i % len(MARKS)], label=label, **style)

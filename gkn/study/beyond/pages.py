@@ -1,4 +1,4 @@
-"""The pages of results/beyond, made of the results there are."""
+"""The pages of results/beyond, made from the results there are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from gkn.study.beyond import cost, draw, solver
 from gkn.study.beyond.tables import PUBLISHED, Row, Scale, Table, first_of, tables
-from gkn.study.cells import Run
+from gkn.study.cells import Cell
 from gkn.study.document import Document, short
 from gkn.study.work import Place, seeds_of
 
@@ -18,20 +18,19 @@ TITLE = "Past the paper: near field and far field, by gkn"
 
 
 def write_pages(place: Place, scale: Scale) -> Path:
-    """index.html and README.md in the results folder; the path of the first."""
+    """Write index.html and README.md into the results folder; return the path of the first."""
     page = Document(TITLE)
     page.text(
-        f"Made by `gkn beyond --scale {scale.name}`; do not edit. Errors are relative l2 on functions that were not learned "
-        "from, mean over seeds ± deviation from seed to seed where there are several; behind it of how many seeds, and on how "
-        "many functions."
+        f"Made by `gkn beyond --scale {scale.name}`; do not edit. Errors are relative l2 on test functions: mean over seeds, "
+        "± the deviation from seed to seed if there are several, and in brackets the number of seeds and test functions."
     )
     if scale.name != "full":
-        page.text(f"Scale {scale.name}: few functions, tiny networks. These numbers say nothing but that it runs.")
+        page.text(f"Scale {scale.name}: few functions, tiny networks. These numbers only show that everything runs.")
     by_seed = [tables(scale, seed) for seed in seeds_of(place)]
     for name in by_seed[0]:
         seeds = [each[name] for each in by_seed]
         more = _own_errors(solver.known(place.results, scale)) if name == "resolution" else []
-        if more or any(place.done(run) for table in seeds for row in table.rows for run in row.runs.values()):
+        if more or any(place.result(cell) for table in seeds for row in table.rows for cell in row.cells.values()):
             _table(page, seeds, place, more)
             if name == "resolution":
                 _ratios(page, seeds, place, first_of(scale))
@@ -49,23 +48,23 @@ def _time_against_accuracy(
     lines, points = [], []
     for name in ("accuracy", "multigrid"):
         for rows in zip(*(each[name].rows for each in by_seed), strict=True):
-            first, runs = rows[0], [row.runs["s = 85"] for row in rows]
-            known = [each for each in _known([*runs], place) if "error" in each]
+            first, some = rows[0], [row.cells["s = 85"] for row in rows]
+            known = [each for each in _known([*some], place) if "error" in each]
             if not known:
                 continue
-            entries, alone = costs.get(first.training.method, {}), min(known, key=_jobs)
+            entries, alone = costs.get(first.training.model, {}), min(known, key=_jobs)
             seconds, answers = alone["seconds"]["fit"], [_spent(entries.get(K), "forward") for K in sizes]
-            cells = str(alone.get("parameters", "")), f"{seconds:.0f}", str(alone["jobs"]), _cell([*runs], place)
+            cells = str(alone.get("parameters", "")), f"{seconds:.0f}", str(alone["jobs"]), _cell([*some], place)
             lines.append([first.label, *cells, *answers])
             shared = f" ({alone['jobs']} at a time)" if alone["jobs"] > 1 else ""
             points.append((f"{first.label}{shared}", seconds, statistics.fmean(_errors(known))))
     if lines:
         page.heading("Time against accuracy")
         page.text(
-            "Seconds of one training, how many ran beside each other then, the error it comes to at s = 85, and what an answer "
-            "at so many points takes (of Multigrid: with more levels where there are more points)."
+            "Seconds of one training, the number of trainings that shared the GPU then, the error at s = 85, and the time of a "
+            "prediction at so many points (Multigrid: with more levels for more points)."
         )
-        page.table(["", "parameters", "training, s", "at a time", "error", *(f"{K:.0e} points" for K in sizes)], lines)
+        page.table(["", "parameters", "training, s", "shared by", "error", *(f"{K:.0e} points" for K in sizes)], lines)
         draw.accuracy(points, PUBLISHED, place.results / "figures/accuracy")
         page.picture("figures/accuracy.png", "errors over seconds of training")
 
@@ -79,13 +78,13 @@ def _costs(page: Document, found: dict[str, dict[int, dict[str, Any]]], place: P
         return
     page.heading("Seconds and bytes, over the number of points")
     page.text(
-        f"Of one function: points drawn uniformly, {' and '.join(map(str, cost.BALLS.values()))} in a ball of "
-        f"{' and '.join(cost.BALLS)}, neighbours known already (the search has a column of its own); the Fourier operator "
-        "on a grid of as many points, in float32, the others in bf16. Steps are launched kernel by kernel, with AdamW: up to "
-        "some 10^5 points that is what takes the time, and `gkn train` records them. Medians; what takes longer than "
+        f"For one function: points drawn uniformly, {' and '.join(map(str, cost.BALLS.values()))} in a ball of "
+        f"{' and '.join(cost.BALLS)}, with the neighbours given (finding them has a column of its own); FNO on a grid of as "
+        "many points, in float32, the others in bf16. Steps are launched kernel by kernel, with AdamW: up to some 10^5 points "
+        "launching takes most of the time, and `gkn train` records steps instead. Medians; what takes longer than "
         f"{cost.LONG / 2:g} s is measured once. Slopes are in logarithms."
     )
-    for what, name in (("forward", "answering"), ("step", "a training step")):
+    for what, name in (("forward", "prediction"), ("step", "training step")):
         lines = []
         for K in sorted({K for entries in found.values() for K in entries}):
             lines.append([f"{K:.0e}", *(_spent(entries.get(K), what) for entries in found.values())])
@@ -115,32 +114,32 @@ def _spent(entry: dict[str, Any] | None, what: str) -> str:
 
 
 def summary(place: Place, scale: Scale) -> list[str]:
-    """Lines of Markdown: the benchmark beside what is published, and one network on all kinds of points."""
+    """Return lines of Markdown: the benchmark beside published errors, and one network on all kinds of points."""
     by_seed = [tables(scale, seed) for seed in seeds_of(place)]
     lines = ["| error, relative l2, s = 85, 1000 training functions | |", "|---|---|"]
     lines += [f"| {label} | {error:.4f} |" for label, error in PUBLISHED.items()]
     for name in ("accuracy", "few", "multigrid"):
         for rows in zip(*(each[name].rows for each in by_seed), strict=True):
-            cell = _cell([row.runs["s = 85"] for row in rows], place)
+            cell = _cell([row.cells["s = 85"] for row in rows], place)
             label = f"{rows[0].label}, {by_seed[0][name].title}" if name == "few" else rows[0].label
             lines += [] if cell == NOT_RUN else [f"| {label} | **{cell}** |"]
     table = [each["resolution"] for each in by_seed]
     columns = [column for column in table[0].columns if column != first_of(scale)]
     lines += ["", f"| learned from | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
     for rows in zip(*(each.rows for each in table), strict=True):
-        cells = [_cell([row.runs.get(column) for row in rows], place) for column in columns]
+        cells = [_cell([row.cells.get(column) for row in rows], place) for column in columns]
         if {*cells} - {NOT_RUN, ""}:
             lines.append(f"| {rows[0].label} | {' | '.join(cells)} |")
     return lines
 
 
 def _own_errors(found: dict[str, Any] | None) -> list[tuple[str, dict[str, str]]]:
-    """A row of what solvers themselves are off by, where they were asked."""
+    """Return a row with the solvers' own errors."""
     if found is None:
         return []
     size, count = found["against"], found["functions"]
     errors = {column: f"{error:.4f} ({count})" for column, error in found["errors"].items()}
-    return [(f"for comparison: solved anew on these points, against {size} x {size}", errors)]
+    return [(f"for comparison: the solver on these points, against {size} x {size}", errors)]
 
 
 def _table(page: Document, seeds: list[Table], place: Place, more: list[tuple[str, dict[str, str]]]) -> None:
@@ -149,7 +148,7 @@ def _table(page: Document, seeds: list[Table], place: Place, more: list[tuple[st
     page.text(f"{first.note}.")
     lines, costs, missing = [], [], []
     for rows in zip(*(table.rows for table in seeds), strict=True):
-        cells = [_cell([row.runs.get(column) for row in rows], place) for column in first.columns]
+        cells = [_cell([row.cells.get(column) for row in rows], place) for column in first.columns]
         if {*cells} <= {"", NOT_RUN}:
             missing.append(rows[0].label)
             continue
@@ -163,13 +162,13 @@ def _table(page: Document, seeds: list[Table], place: Place, more: list[tuple[st
     if missing:
         page.text(f"Not run: {'; '.join(missing)}.")
     if costs:
-        header = ["training of", "network", "parameters", "epochs", "steps", "seconds", "at a time"]
+        header = ["training of", "network", "parameters", "epochs", "steps", "seconds", "trainings at a time"]
         header += ["GiB, judging included", "machine", "commit"]
         page.more(f"{first.title}: what each training took", header, costs)
 
 
 def _ratios(page: Document, seeds: list[Table], place: Place, first: str) -> None:
-    """Errors over those at s = 85, on the same functions where that is known."""
+    """Add a table of errors relative to those at s = 85, on the same functions if possible."""
     columns = [column for column in seeds[0].columns if column not in ("s = 85", first)]
     lines = []
     for rows in zip(*(table.rows for table in seeds), strict=True):
@@ -183,71 +182,71 @@ def _ratios(page: Document, seeds: list[Table], place: Place, first: str) -> Non
         if any(cells):
             lines.append([rows[0].label, *cells])
     if lines:
-        page.text("As multiples of the error at s = 85 on the same functions; *: of that on all functions there.")
+        page.text("Errors divided by the error at s = 85 on the same functions; *: on all functions there.")
         page.table(["", *columns], lines)
 
 
 def _ratio(row: Row, column: str, first: str, place: Place) -> tuple[float, bool] | None:
-    """Over the error at s = 85 of the same row, and whether that is of the same functions."""
+    """Return the error relative to that at s = 85 of the same row, and True if both are of the same functions."""
     known, whole, some = (
-        None if run is None else place.done(run) for run in (row.runs.get(name) for name in (column, "s = 85", first))
+        None if cell is None else place.result(cell) for cell in (row.cells.get(name) for name in (column, "s = 85", first))
     )
     if known is None or whole is None or "error" not in known or "error" not in whole:
         return None
-    count = known["run"]["functions"]
+    count = known["cell"]["functions"]
     for base in (whole, some):
         errors = [] if base is None else base.get("error", {}).get("each", [])
         if len(errors) >= count:
             return known["error"]["mean"] / statistics.fmean(errors[:count]), True
-    return known["error"]["mean"] / whole["error"]["mean"], count == whole["run"]["functions"]
+    return known["error"]["mean"] / whole["error"]["mean"], count == whole["cell"]["functions"]
 
 
 def _resolutions(page: Document, seeds: list[Table], place: Place, first: str, solved: dict[str, Any] | None) -> None:
-    """The table before, as a picture."""
+    """Draw the table before."""
     columns, shown = [column for column in seeds[0].columns if column != first], {}
     for rows in zip(*(table.rows for table in seeds), strict=True):
-        known = {column: _errors(_known([row.runs.get(column) for row in rows], place)) for column in columns}
+        known = {column: _errors(_known([row.cells.get(column) for row in rows], place)) for column in columns}
         shown[rows[0].label] = {column: statistics.fmean(errors) for column, errors in known.items() if errors}
     if solved is not None:
-        shown["for comparison: solved anew"] = solved["errors"]
+        shown["for comparison: the solver"] = solved["errors"]
     draw.resolution(columns, {k: v for k, v in shown.items() if v}, place.results / "figures/resolution")
     page.picture("figures/resolution.png", "errors over kinds of points")
 
 
-def _known(runs: list[Run | None], place: Place) -> list[dict[str, Any]]:
-    """Of the seeds of a cell, those that were run."""
-    return [found for run in dict.fromkeys(runs) if run is not None and (found := place.done(run)) is not None]
+def _known(cells: list[Cell | None], place: Place) -> list[dict[str, Any]]:
+    """Return the results of those seeds of a cell that were run."""
+    return [found for cell in dict.fromkeys(cells) if cell is not None and (found := place.result(cell)) is not None]
 
 
 def _errors(known: list[dict[str, Any]]) -> list[float]:
     return [each["error"]["mean"] for each in known if "error" in each]
 
 
-def _cell(runs: list[Run | None], place: Place) -> str:
-    known = _known(runs, place)
+def _cell(cells: list[Cell | None], place: Place) -> str:
+    known = _known(cells, place)
     if not known:
-        return "" if all(run is None for run in runs) else NOT_RUN
+        return "" if all(cell is None for cell in cells) else NOT_RUN
     errors = _errors(known)
     if len(errors) < len(known):
         return f"{len(known) - len(errors)} of {len(known)} diverged"
-    count = f"({known[0]['run']['functions']})"
+    count = f"({known[0]['cell']['functions']})"
     if len(errors) > 1:
         spread = statistics.stdev(errors)
-        count = f"± {spread:.{5 if spread >= 5e-6 else 6}f} ({len(errors)} x {known[0]['run']['functions']})"
+        count = f"± {spread:.{5 if spread >= 5e-6 else 6}f} ({len(errors)} x {known[0]['cell']['functions']})"
     return f"{statistics.fmean(errors):.5f} {count}"
 
 
 def _cost(row: Row, place: Place) -> list[list[str]]:
-    """What the first seed of a row took, where it is known."""
-    for run in row.runs.values():
-        known: dict[str, Any] | None = place.done(run)
+    """Return what the first seed of a row took, if it is known."""
+    for cell in row.cells.values():
+        known: dict[str, Any] | None = place.result(cell)
         if known is None or "seconds" not in known:
             continue
-        recipe, peak = row.training.recipe, known["peak_bytes"]
+        peak = known["peak_bytes"]
         size = "" if known.get("parameters") is None else str(known["parameters"])
         time, jobs = f"{known['seconds']['fit']:.0f}", str(known["jobs"])
         memory = "" if peak is None else f"{peak / 2**30:.1f}"
         where = [known["machine"], short(known["commit"])]
-        epochs = "" if recipe is None else str(recipe.epochs)
-        return [[row.label, row.training.method, size, epochs, str(known["steps"]), time, jobs, memory, *where]]
+        epochs = str(row.training.recipe.epochs)
+        return [[row.label, row.training.model, size, epochs, str(known["steps"]), time, jobs, memory, *where]]
     return []

@@ -1,6 +1,6 @@
-"""How exact solvers are: solutions on each grid, and on the mesh, against those of a grid twice as fine as the finest.
+"""Accuracy of the solvers: solutions on each grid, and on the mesh, against those of a grid twice as fine as the finest.
 
-Networks are judged by the solution on the finest, at whatever points; its own error is that of the last grid.
+Networks are compared with the solution on the finest grid, whose own error is that of the last grid here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gkn.operator.evaluate import relative_l2
 from gkn.pde import solve_darcy
 from gkn.study.beyond.tables import Scale
 from gkn.study.scattered import scattered
-from gkn.study.work import Place, Progress, where
+from gkn.study.work import Place, Progress, provenance
 from gkn.system.files import canonical, make_folder, write
 
 FUNCTIONS = 20
@@ -26,7 +26,7 @@ FILE = "solver.json"
 
 
 def measure(scale: Scale, place: Place, progress: Progress | None = None) -> None:
-    """Unless it is there: the first of the test functions, solved on each grid and on the mesh."""
+    """Solve the first test functions on each grid and on the mesh, unless that was done."""
     if known(place.results, scale) is not None:
         return
     count, size = min(FUNCTIONS, scale.tests[85]), 2 * scale.size - 1
@@ -41,11 +41,11 @@ def measure(scale: Scale, place: Place, progress: Progress | None = None) -> Non
     found["unstructured mesh"] = relative_l2(_Solver(), scattered(truth, Grid(scale.size).every(scale.strides[85]).size)).mean
     make_folder(place.results)
     about = {"scale": scale.name, "against": size, "functions": count}
-    write(place.results / FILE, canonical({"errors": found, **about, **where(place)}))
+    write(place.results / FILE, canonical({"errors": found, **about, **provenance(place)}))
 
 
 def known(folder: Path, scale: Scale) -> dict[str, Any] | None:
-    """What was measured at a scale."""
+    """Return what was measured at a scale, or None."""
     path = folder / FILE
     if not path.exists():
         return None
@@ -54,7 +54,7 @@ def known(folder: Path, scale: Scale) -> dict[str, Any] | None:
 
 
 class _Solver:
-    """Answers on a sample's points, by solving there; so it is judged as networks are."""
+    """Answers on a sample's points by solving there, so that it is evaluated as networks are."""
 
     def ready(self, dataset: Dataset) -> Dataset:
         return dataset

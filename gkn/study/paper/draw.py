@@ -1,4 +1,4 @@
-"""How the paper's figures look. Coefficients in cividis, solutions in viridis, differences in PuOr with 0 in the middle."""
+"""Drawing the paper's figures: coefficients in cividis, solutions in viridis, differences in PuOr with 0 in the middle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def generalise(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
 
 
 def methods(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
-    """A picture for each resolution: a column for each function; truth and prediction share their colours in all of them."""
+    """Draw a picture for each resolution, a column for each function. Truth and prediction share their colours."""
     for s, errors in numbers["relative l2 errors"].items():
         count = len(errors)
         figure, axes = plt.subplots(4, count, figsize=(2.35 * count + 1.4, 9.2), layout="constrained", squeeze=False)
@@ -74,7 +74,7 @@ def methods(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
             axes[row][0].set_ylabel(title, fontsize=10)
             _bar(figure, drawn, axes[row].tolist())
         side = round(len(fields["a"][0]) ** 0.5)
-        figure.suptitle(f"s = {side}: trained and asked on {side} x {side}, {numbers['way']}", fontsize=10)
+        figure.suptitle(f"s = {side}: trained and evaluated on {side} x {side}, {numbers['way']}", fontsize=10)
         save_twice(figure, stem.with_name(f"{stem.name}-{s}"))
 
 
@@ -110,9 +110,9 @@ def samples(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
 
 def resolution(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     titles = {
-        "full-resolution": "trained on s x s (full grids), asked on s' x s'",
-        "sampled-resolution": "trained on 200 nodes of s x s, asked on 200 of s' x s'",
-        "methods": "methods, each trained and asked on s x s",
+        "full-resolution": "trained on s x s (full grids), evaluated on s' x s'",
+        "sampled-resolution": "trained on 200 nodes of s x s, evaluated on 200 of s' x s'",
+        "methods": "methods, each trained and evaluated on s x s",
     }
     figure, axes = plt.subplots(1, 3, figsize=(14, 3.9), layout="constrained")
     for axis, (table, rows) in zip(axes, numbers["curves"].items(), strict=True):

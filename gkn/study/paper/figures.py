@@ -1,4 +1,4 @@
-"""The paper's figures, and two it had no room for. Each is computed once; its numbers are a file, its picture PNG and PDF."""
+"""The paper's figures, and two more. Each is computed once; its numbers are a file, its pictures PNG and PDF."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gkn.geometry.fields import GaussianField, two_phase
 from gkn.geometry.grid import Grid
 from gkn.graph.rules import draw_nodes
 from gkn.operator.card import CARD
-from gkn.operator.operator import Exact, Operator, Support
 from gkn.operator.pretrained import FOLDER, pretrained
+from gkn.operator.ways import Exact, Support
 from gkn.study.cells import Training, plain
 from gkn.study.paper import draw
 from gkn.study.paper import greens_functions as green
-from gkn.study.paper.scale import Scale, cells_of
+from gkn.study.paper.scale import Scale, entries_of
 from gkn.study.paper.tables import table_named
-from gkn.study.work import Place, fitted, make_data, samples_of, where
+from gkn.study.work import Place, make_data, provenance, samples_of, trained
 from gkn.system.files import canonical, digest, make_folder, sha256, write
 from gkn.system.randomness import stream
 
@@ -37,7 +37,13 @@ SHOWN, SIDES = 5, (141, 211, 421)  # test functions, and grids, of figures 4 to 
 
 @dataclass(frozen=True)
 class Figure:
-    """settings: what its numbers depend on. compute: numbers, and arrays to draw. tables, trainings: what it is drawn from."""
+    """How a figure is made.
+
+    settings    what its numbers depend on
+    compute     returns numbers, and arrays to draw
+    tables      it is drawn from
+    trainings   whose networks it needs
+    """
 
     title: str
     settings: Callable[[Scale, Place], Any]
@@ -48,7 +54,7 @@ class Figure:
 
 
 def make(name: str, scale: Scale, place: Place) -> Path:
-    """Compute what is not there, and draw what is not drawn; the path of the numbers."""
+    """Compute and draw a figure, unless that was done; return the path of its numbers."""
     figure, folder = FIGURES[name], place.results / "figures"
     key = key_of(name, scale, place)
     path, arrays = folder / f"{name}.json", place.work / "figures" / f"{name}-{key}.npz"
@@ -63,7 +69,7 @@ def make(name: str, scale: Scale, place: Place) -> Path:
         np.savez_compressed(file, **{each: x.numpy() for each, x in values.items()})  # type: ignore[arg-type]
         write(arrays, file.getvalue())
         about = {"name": name, "scale": scale.name, "key": key, "settings": plain(figure.settings(scale, place))}
-        known = {**about, "numbers": numbers, **where(place)}
+        known = {**about, "numbers": numbers, **provenance(place)}
         write(path, canonical(known))
     with np.load(arrays) as values:
         figure.draw(known["numbers"], values, folder / name)
@@ -79,7 +85,7 @@ def _readable(path: Path) -> bool:
 
 
 def key_of(name: str, scale: Scale, place: Place) -> str:
-    """Of all that its numbers depend on."""
+    """Return a hash of everything the numbers of a figure depend on."""
     return digest(plain(FIGURES[name].settings(scale, place)))[:16]
 
 
@@ -93,7 +99,7 @@ def numbers_of(results: Path, name: str) -> dict[str, Any] | None:
 
 
 def pictures(results: Path, name: str) -> list[Path]:
-    """Its PNG files; some figures have several."""
+    """Return the PNG files of a figure, which may be several."""
     return sorted((results / "figures").glob(f"{name}*.png"))
 
 
@@ -101,14 +107,14 @@ def pictures(results: Path, name: str) -> list[Path]:
 
 
 def _training(table: str, s: int, scale: Scale) -> Training:
-    """That of our recipe, of one row or column of a table."""
+    """Return the training with our recipe of one row or column of a table."""
     found = table_named(table)
     finest = found.base.get("finest", 241)
     every = scale.stride(s, finest)
     return next(
-        cell.run.training
-        for cell in cells_of(found, "ours", scale, 0)
-        if cell.run.training.method == "GKN" and cell.run.training.data.every == every
+        entry.cell.training
+        for entry in entries_of(found, "ours", scale, 0)
+        if entry.cell.training.model == "GKN" and entry.cell.training.data.every == every
     )
 
 
@@ -121,28 +127,26 @@ def _of_methods(scale: Scale) -> list[Training]:
 
 
 def _generalise(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
-    """Figure 1: trained on 16 x 16, asked on 241 x 241, all points."""
+    """Compute figure 1: trained on 16 x 16, evaluated on all points of 241 x 241."""
     (training,) = _of_16(scale)
     make_data({training.data}, place)
-    operator, _ = fitted(training, place)
-    assert isinstance(operator, Operator)
+    operator = trained(training, place)
     tests = samples_of(training.data, 1, range(training.data.of, training.data.of + 1), place)
     sample = operator.ready(tests)[0]
     found = operator(sample, how=Exact()).cpu().double()
     error = float((found - sample.u).norm() / sample.u.norm())
-    trained = (training.data.size - 1) // training.data.every + 1
-    numbers = {"trained on": trained, "asked on": training.data.size, "relative l2 error of this function": error}
+    size = (training.data.size - 1) // training.data.every + 1
+    numbers = {"trained on": size, "asked on": training.data.size, "relative l2 error of this function": error}
     return numbers, {"a": sample.a[:, 0], "truth": sample.u[:, 0], "found": found[:, 0]}
 
 
 def _methods(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
-    """Figures 4 to 6: the first test functions at three resolutions, by support and queries."""
+    """Compute figures 4 to 6: the first test functions at three resolutions, with `Support`."""
     errors: dict[str, list[float]] = {}
     arrays: Arrays = {}
     for s, training in zip(SIDES, _of_methods(scale), strict=True):
         make_data({training.data}, place)
-        operator, _ = fitted(training, place)
-        assert isinstance(operator, Operator)
+        operator = trained(training, place)
         first, count = training.data.of, min(SHOWN, training.data.tests)
         tests = operator.ready(samples_of(training.data, training.data.every, range(first, first + count), place))
         errors[str(s)] = []
@@ -155,25 +159,25 @@ def _methods(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
 
 
 def _resolution(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
-    """Error over resolution: what was trained on one grid and asked on others, and the methods of table 7, each on its own."""
+    """Collect errors over resolution: networks of one grid on others, and the methods of table 7 on their own grids."""
     curves: dict[str, dict[str, list[float]]] = {}
     for name in ("full-resolution", "sampled-resolution", "methods"):
         table = table_named(name)
         rows: dict[str, list[float]] = {}
-        for cell in cells_of(table, "ours", scale, 0):
-            known = place.done(cell.run)
-            if known is None or "error" not in known or cell.way not in ("", "support"):
+        for entry in entries_of(table, "ours", scale, 0):
+            known = place.result(entry.cell)
+            if known is None or "error" not in known or entry.way not in ("", "support"):
                 continue
-            training = cell.run.training
-            trained = (training.data.size - 1) // training.data.every + 1
-            label = f"s = {trained}" if name != "methods" else training.method
-            rows.setdefault(label, []).extend([(training.data.size - 1) // cell.run.every + 1, known["error"]["mean"]])
+            training = entry.cell.training
+            size = (training.data.size - 1) // training.data.every + 1
+            label = f"s = {size}" if name != "methods" else str(table.rows[1][entry.row])
+            rows.setdefault(label, []).extend([(training.data.size - 1) // entry.cell.every + 1, known["error"]["mean"]])
         curves[name] = rows
     return {"curves": curves}, {}
 
 
 def _nystrom(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
-    """Proposition 1: what is computed from m random nodes differs from what all nodes give as m^-1/2."""
+    """Compute Proposition 1: answers from m random nodes differ from those of all nodes by O(m^-1/2)."""
     settings = _nystrom_settings(scale)
     operator = pretrained("darcy", device=place.device)
     domain = Grid(settings["size"])
@@ -191,13 +195,13 @@ def _nystrom(scale: Scale, place: Place) -> tuple[Numbers, Arrays]:
 
 
 def _slope(nodes: Sequence[float], errors: Sequence[float]) -> float:
-    """Of the second half: few nodes leave balls with hardly a node in them, and that is another error."""
+    """Return the slope of the second half in logarithms: with few nodes, balls are nearly empty, which is another error."""
     few = max(2, len(nodes) // 2)
     return float(np.polyfit(np.log(nodes[-few:]), np.log(errors[-few:]), 1)[0])
 
 
 def _linear(settings: dict[str, Any]) -> Numbers:
-    """The proposition itself: one integral of one kernel over a ball, by m random points, against all points."""
+    """Compute the proposition itself: one integral over a ball by m random points, against all points."""
     grid = Grid(settings["size"])
     x = grid.points
     targets = x[torch.linspace(0, len(x) - 1, min(len(x), 500)).long()]
@@ -241,7 +245,7 @@ def _green(title: str, name: str, compute: Callable[[green.Setting, str, Path], 
 
 FIGURES: dict[str, Figure] = {
     "fig-generalise": Figure(
-        "Figure 1: trained on 16 x 16 by our recipe, asked on 241 x 241",
+        "Figure 1: trained on 16 x 16 with our recipe, evaluated on 241 x 241",
         lambda scale, place: [training.hash for training in _of_16(scale)],
         _generalise,
         draw.generalise,
@@ -252,7 +256,7 @@ FIGURES: dict[str, Figure] = {
         "Figure 3: a kernel and a dense network, over training pairs", "fig-green-2d-samples", green.samples, draw.samples
     ),
     "fig-methods": Figure(
-        "Figures 4 to 6: five test functions at s = 141, 211, 421, by our recipe",
+        "Figures 4 to 6: five test functions at s = 141, 211, 421, with our recipe",
         lambda scale, place: [*(training.hash for training in _of_methods(scale)), scale.support, SHOWN],
         _methods,
         draw.methods,
@@ -260,7 +264,7 @@ FIGURES: dict[str, Figure] = {
     ),
     "fig-green-disk": _green("Figure 7: the Green's function of the disk", "fig-green-disk", green.disk, draw.disk),
     "fig-resolution": Figure(
-        "Error over resolution, by our recipe",
+        "Error over resolution, with our recipe",
         lambda scale, place: _resolution(scale, place)[0],  # what is known may grow
         _resolution,
         draw.resolution,

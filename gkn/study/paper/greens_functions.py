@@ -11,27 +11,29 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.generate import make_dataset
-from gkn.data.problems import PoissonDisk, PoissonInterval, PoissonSquare
-from gkn.data.problems import Problem as Recipe
+from gkn.data.problems import PoissonDisk, PoissonInterval, PoissonSquare, Problem
 from gkn.data.storage import MANIFEST, Manifest
 from gkn.models import GreenNet
-from gkn.operator.evaluate import relative_l2
 from gkn.pde.greens_functions import green_disk, green_interval
 from gkn.system.randomness import stream
-from gkn.train.baselines import fit_baseline
-from gkn.train.recipe import one_cycle
+from gkn.train.fit import fit
+from gkn.train.schedules import one_cycle
 
 BALL = 0.05  # around the singularity of the disk's Green's function, where nothing is promised
 
 
 @dataclass(frozen=True)
 class Setting:
-    """size of the grid or mesh, pairs to learn from, pairs to judge by, hidden layers of kappa, how it is trained.
+    """How a Green's function is learned.
 
+    size     of the grid or mesh
+    pairs    samples to learn from; `tests` to evaluate on
+    kernel   hidden layers of kappa
+    steps    of Adam, with learning rate `lr`
     rows     points whose u is compared in a step; None: all
     white    pairs are combined, which a linear equation allows: 0 leaves them as they are, at 1 their f are orthonormal
-    counts   of training pairs, where they are compared
-    epochs   of the dense network: steps on all its pairs
+    counts   numbers of training pairs that are compared
+    epochs   of the dense network
     """
 
     size: int
@@ -68,7 +70,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
 
 
 def learn(net: GreenNet, data: Dataset, setting: Setting, device: str) -> GreenNet:
-    """Adam, one cycle; the loss is the l2 error of u over that of u, of all pairs together where they are combined."""
+    """Train with Adam, one cycle. The loss is the relative l2 error of u; of all pairs together if they are combined."""
     kind = torch.float64 if setting.precision == "fp64" else torch.float32
     x, weights = data.domain.points, data.domain.weights
     f, u = (data.field(name).T.double() for name in (data.inputs[0], data.outputs[0]))
@@ -91,10 +93,10 @@ def learn(net: GreenNet, data: Dataset, setting: Setting, device: str) -> GreenN
 
 
 def combined(f: Tensor, u: Tensor, weights: Tensor, power: float) -> tuple[Tensor, Tensor]:
-    """Other pairs with the same span, (K, n) each: if (f_j, u_j) solve a linear equation, so do their combinations.
+    """Return other pairs (K, n) with the same span: if (f_j, u_j) solve a linear equation, so do their combinations.
 
-    The Gaussian fields f are almost all in a few directions, and those are all that a loss over them sees. These f are
-    orthogonal in L2, of norm s^(1 - power) where s are the singular values of the given ones.
+    Gaussian fields f lie almost in a few directions, and a loss over them sees little else. The new f are orthogonal in L2,
+    of norm s^(1 - power), where s are the singular values of the given ones.
     """
     _, s, v = torch.linalg.svd(weights.sqrt()[:, None] * f, full_matrices=False)
     used = s > 1e-7 * s[0]
@@ -103,7 +105,7 @@ def combined(f: Tensor, u: Tensor, weights: Tensor, power: float) -> tuple[Tenso
 
 
 def matrix(net: GreenNet, targets: Tensor, sources: Tensor) -> Tensor:
-    """G(x, y) for all x among the targets and y among the sources."""
+    """Return G(x, y) for all x among the targets and y among the sources."""
     x = targets.repeat_interleave(len(sources), 0)
     y = sources.repeat(len(targets), 1)
     return net.read(x, y).reshape(len(targets), len(sources))
@@ -111,30 +113,30 @@ def matrix(net: GreenNet, targets: Tensor, sources: Tensor) -> Tensor:
 
 @torch.no_grad()
 def whole_matrix(net: GreenNet, x: Tensor) -> Tensor:
-    """In float64 on the CPU, a few rows at a time."""
-    own = net.kappa.W
-    rows = [matrix(net, part, x.to(own)) for part in x.to(own).split(64)]
+    """Return G(x, y) for all pairs of points, in float64 on the CPU, computed a few rows at a time."""
+    like = net.kappa.W
+    rows = [matrix(net, part, x.to(like)) for part in x.to(like).split(64)]
     return torch.cat(rows).double().cpu()
 
 
 def error_of_u(G: Tensor, data: Dataset) -> float:
-    """The mean relative l2 error of u = integral of G f."""
+    """Return the mean relative l2 error of u = integral of G f."""
     f, u = (data.field(name).T for name in (data.inputs[0], data.outputs[0]))
     found = G @ (data.domain.weights[:, None] * f)
     return float(((found - u).norm(dim=0) / u.norm(dim=0)).mean())
 
 
-def _pairs(recipe: Recipe, setting: Setting, folder: Path) -> tuple[Dataset, Dataset]:
-    """To learn from, and to judge by. Data that are there are taken as they are: meshes cannot be made on every machine."""
+def _pairs(problem: Problem, setting: Setting, folder: Path) -> tuple[Dataset, Dataset]:
+    """Return training and test samples. Data that are there are taken as they are: not every machine can make meshes."""
     n = setting.pairs + setting.tests
-    where = folder / f"{recipe.name}{setting.size}-{n}-seed{setting.seed}"
+    where = folder / f"{problem.name}{setting.size}-{n}-seed{setting.seed}"
     data = Dataset.open(where) if (where / MANIFEST).is_file() and Manifest.read(where).complete else None
-    train, test = (data or make_dataset(recipe, n, setting.seed, where)).kept().split(setting.pairs, setting.tests)
+    train, test = (data or make_dataset(problem, n, setting.seed, where)).kept().split(setting.pairs, setting.tests)
     return train, test
 
 
 def interval(setting: Setting, device: str, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Figure 2."""
+    """Compute figure 2."""
     train, test = _pairs(PoissonInterval(size=setting.size), setting, folder)
     torch.manual_seed(setting.seed)
     net = learn(GreenNet(1, setting.kernel), train, setting, device)
@@ -149,8 +151,11 @@ def interval(setting: Setting, device: str, folder: Path) -> tuple[dict[str, Any
 
 
 def samples(setting: Setting, device: str, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Figure 3: three networks and the same pairs, as they are. One kernel is told nothing but that it is symmetric, the other
-    what every Dirichlet problem of second order has: it depends on the distance, and is 0 on the boundary."""
+    """Compute figure 3: three networks and the same pairs.
+
+    One kernel is symmetric. The other also has what every Dirichlet problem of second order has: it sees the distance, and is 0
+    on the boundary.
+    """
     train, test = _pairs(PoissonSquare(size=setting.size), setting, folder)
     kernels: dict[str, dict[str, Any]] = {
         "kernel of x, y": {},
@@ -160,24 +165,25 @@ def samples(setting: Setting, device: str, folder: Path) -> tuple[dict[str, Any]
     for count in setting.counts:
         few = train.take(count)
         epochs = max(1, setting.epochs // max(1, count // 20))
-        curves["dense"].append(
-            relative_l2(fit_baseline("dense", few, epochs=epochs, seed=setting.seed, device=device), test).mean
-        )
-        for name, told in kernels.items():
+        dense = fit(few, "Dense", epochs=epochs, seed=setting.seed, device=device, precision="fp32")
+        curves["dense"].append(dense.evaluate(test).mean)
+        for name, options in kernels.items():
             torch.manual_seed(setting.seed)
-            net = learn(GreenNet(2, setting.kernel, symmetric=True, **told), few, setting, device)
+            net = learn(GreenNet(2, setting.kernel, symmetric=True, **options), few, setting, device)
             curves[name].append(error_of_u(whole_matrix(net, test.domain.points), test))
     return {"training pairs": [*setting.counts], "tests": setting.tests, "errors": curves}, {}
 
 
 def to_the_boundary(x: Tensor) -> Tensor:
-    """0 on the boundary of the unit square, 1 in its middle. A root, since of two points at a distance d from the boundary
-    and as far from each other G is of order 1, not d^2: the product of two roots leaves the network less to undo."""
+    """Return 0 on the boundary of the unit square and 1 in its middle.
+
+    It is a root: for two points at distance d from the boundary and from each other, G is of order 1 and not d^2.
+    """
     return (4 * x * (1 - x)).clamp_min(0).prod(1).sqrt()
 
 
 def disk(setting: Setting, device: str, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Figure 7."""
+    """Compute figure 7."""
     train, test = _pairs(PoissonDisk(size=setting.size), setting, folder)
     torch.manual_seed(setting.seed)
     net = learn(GreenNet(2, setting.kernel, symmetric=True), train, setting, device)
@@ -200,11 +206,11 @@ def disk(setting: Setting, device: str, folder: Path) -> tuple[dict[str, Any], d
 
 
 def polar(rho: Tensor, theta: Tensor) -> Tensor:
-    """(rho x theta, 2) points of the plane."""
+    """Return the points (rho x theta, 2) of the plane."""
     return torch.stack([torch.outer(rho, theta.cos()).reshape(-1), torch.outer(rho, theta.sin()).reshape(-1)], 1)
 
 
 @torch.no_grad()
 def _at_centre(net: GreenNet, points: Tensor) -> Tensor:
-    own = net.kappa.W
-    return net.read(torch.zeros_like(points).to(own), points.to(own)).double().cpu()
+    like = net.kappa.W
+    return net.read(torch.zeros_like(points).to(like), points.to(like)).double().cpu()

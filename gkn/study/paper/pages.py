@@ -1,4 +1,4 @@
-"""The pages: index.html and README.md, made of the cells and figures there are."""
+"""The pages: index.html and README.md, made from the cells and figures there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from gkn.study.document import Document, short
 from gkn.study.paper.figures import FIGURES, key_of, numbers_of, pictures
-from gkn.study.paper.scale import Cell, Scale, cells_of
+from gkn.study.paper.scale import Entry, Scale, entries_of
 from gkn.study.paper.tables import CAUSES, CHANGES, TABLES, Table
 from gkn.study.paper.trends import TRENDS
 from gkn.study.work import ELAPSED, Place, seeds_of
@@ -25,9 +25,9 @@ RECIPES = {"paper": "the paper's recipe", "ours": "our recipe"}
 
 @dataclass(frozen=True)
 class Result:
-    """What is known of a cell: of every seed that was run."""
+    """The results of an entry, for every seed that was run."""
 
-    cell: Cell
+    entry: Entry
     printed: float
     found: tuple[dict[str, Any], ...]
 
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def mean(self) -> float | None:
-        """None, too, where a seed came to nothing: the others alone would be a choice."""
+        """The mean over seeds. None also if a seed diverged: the mean of the others alone would be a choice."""
         return statistics.fmean(self.errors) if self.errors and len(self.errors) == len(self.found) else None
 
     @property
@@ -56,42 +56,42 @@ class Result:
 
     @property
     def beside(self) -> str:
-        """Ours, the paper's, and the difference."""
+        """Our error, the paper's, and the difference."""
         percent = "" if self.difference is None else f", {100 * self.difference:+.0f} %"
         return f"{self.text} ({self.printed:.4f}{percent})"
 
 
 def results_of(table: Table, recipe: str, scale: Scale, place: Place) -> list[Result]:
-    """Of every cell, and of every way to judge it, all seeds there are."""
-    by_seed = [cells_of(table, recipe, scale, seed) for seed in seeds_of(place)]
+    """Return the results of every entry of a table, for every way to evaluate it and all seeds there are."""
+    by_seed = [entries_of(table, recipe, scale, seed) for seed in seeds_of(place)]
     found = []
-    for cells in zip(*by_seed, strict=True):
-        runs = {cell.run.hash: cell.run for cell in cells}  # one, where nothing is drawn
-        known = [known for run in runs.values() if (known := place.done(run)) is not None]
-        printed = table.numbers[cells[0].row][cells[0].column]
+    for entries in zip(*by_seed, strict=True):
+        cells = {entry.cell.hash: entry.cell for entry in entries}  # one, if nothing is drawn
+        known = [known for cell in cells.values() if (known := place.result(cell)) is not None]
+        printed = table.numbers[entries[0].row][entries[0].column]
         assert printed is not None
-        found.append(Result(cells[0], printed, tuple(known)))
+        found.append(Result(entries[0], printed, tuple(known)))
     return found
 
 
 def own_way(results: Sequence[Result]) -> list[Result]:
-    """One result a cell: the first way that there is."""
+    """Return one result per position: that of the first way."""
     first: dict[tuple[int, int], Result] = {}
     for each in results:
-        first.setdefault((each.cell.row, each.cell.column), each)
+        first.setdefault((each.entry.row, each.entry.column), each)
     return [*first.values()]
 
 
 def write_pages(place: Place, scale: Scale) -> Path:
-    """index.html and README.md in the results folder; the path of the first."""
+    """Write index.html and README.md into the results folder; return the path of the first."""
     page = Document(TITLE)
     page.text(
-        f"Made by `gkn reproduce all --scale {scale.name}`; do not edit. In every cell: ours (the paper's, the difference). "
-        f"Errors are relative l2 on the test functions, mean over seeds ± deviation from seed to seed where there are several. "
+        f"Made by `gkn reproduce all --scale {scale.name}`; do not edit. In every cell: our error (the paper's, difference). "
+        f"Errors are relative l2 on the test functions, mean over seeds ± deviation from seed to seed if there are several. "
         f"Our recipe has the paper's architecture, with a kernel of 128-256 unless a table varies it."
     )
     if scale.name != "paper":
-        page.text(f"Scale {scale.name}: fewer pairs, smaller networks, fewer steps than the paper. These are no reproductions.")
+        page.text(f"Scale {scale.name}: fewer pairs, smaller networks, fewer steps than the paper: no reproductions.")
     found = {(t.name, recipe): results_of(t, recipe, scale, place) for t in TABLES for recipe in RECIPES}
     causes = results_of(CAUSES, "paper", scale, place)
     _summary(page, found, place, scale)
@@ -141,14 +141,14 @@ def _summary(page: Document, found: dict[tuple[str, str], list[Result]], place: 
         better = sum(each.difference is not None and each.difference < 0 for each in done)
         known = [one for table in TABLES for each in found[table.name, recipe] if _is_gkn(each) for one in each.found[:1]]
         fits = {one["training"]: _shared(one, "fit") for one in known if "seconds" in one}
-        judged = {digest(one["run"]): _shared(one, "judge") for one in known if "seconds" in one}
+        judged = {digest(one["cell"]): _shared(one, "judge") for one in known if "seconds" in one}
         counts = [f"{len(done)} of {len(cells)}", str(close), str(better), str(len(fits))]
         rows.append([name, *counts, f"{sum(fits.values()):.0f}", f"{sum(judged.values()):.0f}"])
     header = ["GKN cells", "run", "within 15 %", "better than the paper", "trainings", "seconds of training", "of judging"]
     page.table(header, rows)
     page.text(
-        "Seconds of a device, for the first seed: where several trainings ran beside each other on one, each has its share. "
-        "Below: what calls took since that is written down, with data, set-up, further seeds, and cells that were run again.",
+        "Seconds of a device, for the first seed: trainings that shared one each have their share. Below: the time of all "
+        "logged calls, with data, set-up, further seeds, and cells that were run again.",
         small=True,
     )
     for line in _elapsed(place, scale):
@@ -161,7 +161,7 @@ def _shared(known: dict[str, Any], what: str) -> float:
 
 
 def _elapsed(place: Place, scale: Scale) -> Iterator[str]:
-    """What all calls together took, by recipe and machine."""
+    """Yield how long all calls together took, by recipe and machine."""
     total: dict[tuple[str, str], float] = {}
     try:
         lines = (place.results / ELAPSED).read_text().splitlines()
@@ -177,25 +177,25 @@ def _elapsed(place: Place, scale: Scale) -> Iterator[str]:
 
 
 def _is_gkn(result: Result) -> bool:
-    return result.cell.run.training.method == "GKN"
+    return result.entry.cell.training.model == "GKN"
 
 
 def _table(page: Document, table: Table, results: Sequence[Result], name: str) -> None:
     (row, rows), (column, columns) = table.rows, table.columns
-    own = {(each.cell.row, each.cell.column): each for each in own_way(results)}
+    own = {(each.entry.row, each.entry.column): each for each in own_way(results)}
     header = [name, *(_label(column, value) for value in columns)]
     lines = []
     for i, value in enumerate(rows):
         lines.append([_label(row, value), *(_cell(table, own.get((i, j)), i, j) for j in range(len(columns)))])
     page.table(header, lines)
-    ways = [*dict.fromkeys(each.cell.way for each in results if each.cell.way)]
+    ways = [*dict.fromkeys(each.entry.way for each in results if each.entry.way)]
     if ways:
         _ways(page, table, results, ways, name)
     _costs(page, table, own.values(), name)
 
 
 def _label(word: str, value: Any) -> str:
-    """As the paper writes it."""
+    """Return a setting as the paper writes it."""
     return value if isinstance(value, str) else f"{word.replace('_test', chr(39))} = {value}"
 
 
@@ -209,17 +209,15 @@ def _cell(table: Table, result: Result | None, i: int, j: int) -> str:
 
 
 def _ways(page: Document, table: Table, results: Sequence[Result], ways: Sequence[str], name: str) -> None:
-    """All points of the grid, in all ways, with the number of functions where it is not all of them."""
-    page.text(
-        f"All points of the grid, GKN, {name}, in each way (on so many functions; none: more edges than could be afforded):"
-    )
-    by_way = {(each.cell.way, each.cell.column): each for each in results}
+    """Add a table of all ways to evaluate on all points of the grid, with the number of functions."""
+    page.text(f"All points of the grid, GKN, {name}, for each way (number of functions; empty: too many edges to afford):")
+    by_way = {(each.entry.way, each.entry.column): each for each in results}
     lines = []
     for way in ways:
         line = [way]
         for j in range(len(table.columns[1])):
             each = by_way.get((way, j))
-            line.append("" if each is None else f"{each.text} ({each.cell.run.functions})")
+            line.append("" if each is None else f"{each.text} ({each.entry.cell.functions})")
         lines.append(line)
     page.table(["", *(f"{table.columns[0]} = {value}" for value in table.columns[1])], lines)
 
@@ -232,16 +230,16 @@ def _costs(page: Document, table: Table, results: Any, name: str) -> None:
             if "seconds" not in known or known["training"] in seen:
                 continue
             seen.add(known["training"])
-            training = each.cell.run.training
+            training = each.entry.cell.training
             shortened = f"{training.recipe.epochs} of {training.asked}" if training.asked else ""
-            epochs = "" if training.recipe is None else shortened or str(training.recipe.epochs)
-            row, column = table.rows[1][each.cell.row], table.columns[1][each.cell.column]
+            epochs = shortened or str(training.recipe.epochs)
+            row, column = table.rows[1][each.entry.row], table.columns[1][each.entry.column]
             where = f"{_label(table.rows[0], row)}, {_label(table.columns[0], column)}"
             edges = known.get("edges") or {}
             rows.append(
                 [
                     where,
-                    training.method,
+                    training.model,
                     str(len(each.found)),
                     epochs,
                     "" if known["steps"] is None else str(known["steps"]),
@@ -276,8 +274,8 @@ def _trends(page: Document, found: dict[tuple[str, str], list[Result]]) -> None:
     rows = []
     for trend in TRENDS:
         for recipe in RECIPES:
-            needed = [each for each in own_way(found[trend.table, recipe]) if trend.row in (None, each.cell.row)]
-            errors = {(each.cell.row, each.cell.column): each.mean for each in needed if each.mean is not None}
+            needed = [each for each in own_way(found[trend.table, recipe]) if trend.row in (None, each.entry.row)]
+            errors = {(each.entry.row, each.entry.column): each.mean for each in needed if each.mean is not None}
             if not errors:
                 continue
             if len(errors) < len(needed):
@@ -286,7 +284,7 @@ def _trends(page: Document, found: dict[tuple[str, str], list[Result]]) -> None:
             holds, shown = trend.ask(errors)
             rows.append([trend.table, trend.says, recipe, "holds" if holds else "does not hold", shown])
     if rows:
-        page.heading("What the paper says of its tables, asked of ours")
+        page.heading("The paper's statements about its tables, checked on ours")
         page.table(["table", "the paper says", "recipe", "", "numbers"], rows)
 
 
@@ -298,11 +296,11 @@ def _differences(page: Document, causes: Sequence[Result]) -> None:
     if any(each.found for each in causes):
         page.text(f"{CAUSES.title}. {CAUSES.note}.")
         names = CAUSES.rows[1]
-        page.table(["change", "error"], [[str(names[each.cell.row]), each.text] for each in causes])
+        page.table(["change", "error"], [[str(names[each.entry.row]), each.text] for each in causes])
 
 
 def _far(page: Document, found: dict[tuple[str, str], list[Result]], causes: Sequence[Result]) -> None:
-    """Cells by the paper's recipe that are far from the paper, and what more steps would do to them."""
+    """Add a table of cells with the paper's recipe that are far from the paper, and what more steps would do to them."""
     far = [
         (table, each)
         for table in TABLES
@@ -312,16 +310,15 @@ def _far(page: Document, found: dict[tuple[str, str], list[Result]], causes: Seq
     slope = slope_of(causes)
     if not far or slope is None:
         return
-    page.heading(f"Cells by the paper's recipe that differ by more than {100 * CLOSE:.0f} %")
+    page.heading(f"Cells with the paper's recipe that differ by more than {100 * CLOSE:.0f} %")
     page.text(
         f"The longer this recipe trains, the better: over 60, 200 and 600 epochs the error of one cell goes as "
-        f"epochs^{slope:.3f} (the table before this one). Where a training was shortened, the last columns are what its error "
-        "would be with all its epochs if they did the same for it: an extrapolation, not a measurement."
+        f"epochs^{slope:.3f} (the table before this one). For a training that was shortened, the last columns extrapolate its "
+        "error to all epochs by this law. They are no measurement."
     )
     rows, explained = [], 0
     for table, each in far:
-        training, where = each.cell.run.training, (table.rows[1][each.cell.row], table.columns[1][each.cell.column])
-        assert training.recipe is not None
+        training, where = each.entry.cell.training, (table.rows[1][each.entry.row], table.columns[1][each.entry.column])
         assert each.mean is not None
         name = f"{table.title.partition(':')[0]}, {_label(table.rows[0], where[0])}, {_label(table.columns[0], where[1])}"
         line = [name, each.text, f"{each.printed:.4f}", f"{100 * (each.difference or 0):+.1f} %"]
@@ -334,16 +331,16 @@ def _far(page: Document, found: dict[tuple[str, str], list[Result]], causes: Seq
             line += ["all", "", ""]
         rows.append(line)
     page.table(["cell", "ours", "the paper's", "difference", "epochs", "with all epochs", "difference"], rows)
-    page.text(f"{len(far)} cells; {explained} of them would be within {100 * CLOSE:.0f} % so.")
+    page.text(f"{len(far)} cells; extrapolated, {explained} of them are within {100 * CLOSE:.0f} %.")
 
 
 def slope_of(causes: Sequence[Result]) -> float | None:
-    """How the error of the one cell goes with the number of epochs: the exponent. None where that was not measured."""
+    """Return the exponent of the error of one cell over the number of epochs; None if that was not measured."""
     points = []
     for each in causes:
-        changed = CHANGES[CAUSES.rows[1][each.cell.row]]
-        if each.mean is not None and each.cell.run.training.recipe is not None and not {*changed} - {"epochs", "every"}:
-            points.append((math.log(each.cell.run.training.recipe.epochs), math.log(each.mean)))
+        changed = CHANGES[CAUSES.rows[1][each.entry.row]]
+        if each.mean is not None and not {*changed} - {"epochs", "every"}:
+            points.append((math.log(each.entry.cell.training.recipe.epochs), math.log(each.mean)))
     if len({x for x, _ in points}) < 2:
         return None
     return statistics.linear_regression(*zip(*points, strict=True)).slope

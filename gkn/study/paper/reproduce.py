@@ -1,4 +1,4 @@
-"""`gkn reproduce`: whatever is missing of the tables and figures asked for, and the pages made of all there is."""
+"""`gkn reproduce`: fill what is missing of tables and figures, and write the pages."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from gkn.study.document import check_own
 from gkn.study.paper import figures
 from gkn.study.paper import pages as report
-from gkn.study.paper.scale import SCALES, Cell, Scale, cells_of
+from gkn.study.paper.scale import SCALES, Entry, Scale, entries_of
 from gkn.study.paper.tables import CAUSES, TABLES
-from gkn.study.work import FAILURES, Place, Progress, RunsFailed, do_all, elapsed
+from gkn.study.work import FAILURES, CellsFailed, Place, Progress, elapsed, fill
 
 RECIPES = tuple(report.RECIPES)
 NAMES = (*(table.name for table in TABLES), CAUSES.name, *figures.FIGURES)
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of tables and figures; `all`, `tables` and `figures` stand for many."""
+    """Return names of tables and figures; `all`, `tables` and `figures` stand for many."""
     many = {"all": NAMES, "tables": NAMES[: len(TABLES) + 1], "figures": tuple(figures.FIGURES)}
     found: dict[str, None] = {}
     for name in names or ["all"]:
@@ -28,14 +28,14 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def cells(names: Sequence[str], scale: Scale, recipes: Sequence[str], seed: int) -> list[Cell]:
-    """Those of the tables among the names, and of the tables their figures are drawn from."""
+def entries(names: Sequence[str], scale: Scale, recipes: Sequence[str], seed: int) -> list[Entry]:
+    """Return the entries of the named tables, and of the tables that the named figures are drawn from."""
     wanted = {*names, *(table for name in names if name in figures.FIGURES for table in figures.FIGURES[name].tables)}
     found = []
     for table in (*TABLES, CAUSES):
         for recipe in recipes:
             if table.name in wanted and (table is not CAUSES or recipe == "paper"):
-                found += cells_of(table, recipe, scale, seed)
+                found += entries_of(table, recipe, scale, seed)
     return found
 
 
@@ -49,9 +49,9 @@ def reproduce(
     under: float | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Do what is missing, draw, and write the pages; the path of index.html. What cannot be done is said in the end.
+    """Fill what is missing, draw, write the pages and return the path of index.html; raise `CellsFailed` at the end if need be.
 
-    under   further seeds only of cells whose first took fewer seconds to train; None: of all
+    under   further seeds only of cells whose first training took fewer seconds; None: of all
     """
     size, wanted = SCALES[scale], chosen(names)
     check_own(place.results, report.TITLE)
@@ -60,10 +60,11 @@ def reproduce(
         training for name in drawn if _missing(name, size, place) for training in figures.FIGURES[name].trainings(size)
     ]
     with elapsed(place, scale, recipes):
-        first, *further = ([cell.run for cell in cells(wanted, size, recipes, seed)] for seed in range(seeds))
-        failed = do_all(first, place, progress, trainings)
-        more = [run for runs in further for run, like in zip(runs, first, strict=True) if _is_quick(place.done(like), under)]
-        failed += do_all(more, place, progress) if more else []
+        first, *further = ([each.cell for each in entries(wanted, size, recipes, seed)] for seed in range(seeds))
+        failed = fill(first, place, progress, trainings)
+        pairs = [pair for some in further for pair in zip(some, first, strict=True)]
+        more = [cell for cell, like in pairs if _is_quick(place.result(like), under)]
+        failed += fill(more, place, progress) if more else []
         for done, name in enumerate(drawn, start=1):
             try:
                 figures.make(name, size, place)
@@ -73,7 +74,7 @@ def reproduce(
                 progress(done, len(drawn), name)
     page = report.write_pages(place, size)
     if failed:
-        raise RunsFailed(failed)
+        raise CellsFailed(failed)
     return page
 
 
@@ -82,7 +83,7 @@ def _is_quick(known: dict[str, Any] | None, under: float | None) -> bool:
 
 
 def only_pages(place: Place, scale: str) -> Path:
-    """The pages of what is there; the path of index.html."""
+    """Write the pages of what is there and return the path of index.html."""
     if not (place.results / "cells").is_dir():
         raise ValueError(f"{place.results} holds no results to make pages of")
     check_own(place.results, report.TITLE)

@@ -1,34 +1,34 @@
-"""How large: `smoke` takes seconds, for tests; `small` minutes on two cores; `paper` is the real thing, on a GPU."""
+"""Scales: `smoke` takes seconds, for tests; `small` an hour on two cores; `paper` is the full size, on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from gkn.graph.rules import Nystrom, Radius, Rule
-from gkn.operator.evaluate import Sampled, Test
-from gkn.operator.operator import Exact, Partition, Support
-from gkn.study.cells import Data, Run, Training
+from gkn.graph.rules import Nystrom, Points, Radius, Rule
+from gkn.models.gkn import NETWORKS, SMOOTHING
+from gkn.operator.ways import Exact, Partition, Sampled, Support, Test
+from gkn.study.cells import Cell, Data, Training
 from gkn.study.paper.tables import CHANGES, Setting, Table, kernel_of
-from gkn.train.baselines import BASELINES
-from gkn.train.recipe import NETWORKS, RECIPES, SMOOTHING
+from gkn.train.recipe import RECIPES, Recipe
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What is made smaller, and by how much. `paper` changes nothing but the number of steps, where that is large, and is bf16.
+    """How much smaller than the paper. `paper` changes only the number of steps, where that is large, and computes in bf16.
 
-    sizes      of the finest grid, for the paper's 241 and 421
-    pairs      N, for the paper's
-    tests      at most
-    nodes      m is divided by it
-    kernel     layers of kappa are divided by it, by recipe
+    sizes      nodes per side of the finest grid, for the paper's 241 and 421
+    pairs      N, for the paper's N
+    tests      largest number of test functions
+    nodes      divisor of m
+    kernel     divisor of the layers of kappa, by recipe
     width      n, components of v
     T          steps of the network
-    steps      at most, by recipe
-    lr         learning rates are multiplied with it, by recipe: few steps of small networks have to be larger
-    exact      on how many functions exact evaluation of the methods table is affordable, by its s
+    steps      largest number of training steps, by recipe
+    lr         factor of the learning rate, by recipe: few steps of small networks have to be larger
+    exact      number of functions for exact evaluation in the methods table, by its s
+    baselines  settings and recipe entries of the baselines that differ
     """
 
     name: str
@@ -47,12 +47,19 @@ class Scale:
     baselines: Mapping[str, Mapping[str, Any]]
 
     def stride(self, s: int, finest: int) -> int:
-        """From the finest grid to the paper's s."""
+        """Return the stride from the finest grid to the paper's s."""
         return (finest - 1) // (s - 1)
 
 
+BASELINES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
+    "NN": ("Pointwise", {"hidden": (128, 128, 128)}, {"epochs": 10, "batch": 8, "lr": 3e-3}, 2**13),
+    "FCN": ("FCN", {"start": 48, "growth": 16, "blocks": (3, 6, 3), "places": True}, {"epochs": 40, "batch": 16}, None),
+    "PCA+NN": ("PCANet", {"hidden": (512, 512, 512)}, {"epochs": 250, "batch": 64, "lr": 1e-3}, None),
+    "RBM": ("RBM", {"size": 200, "f": 1.0}, {"epochs": 1, "batch": 64}, None),
+}
+"""The paper's name -> model, its settings, entries of its recipe, and points drawn of each function (None: all)."""
 MOST = 6_000
-"""Steps of the paper's recipe, unless a table says otherwise: what is affordable."""
+"""Largest number of steps of the paper's recipe, unless a table says otherwise: what is affordable."""
 _SAME = {10: 10, 100: 100, 1000: 1000, 1024: 1024}
 SCALES = {
     "smoke": Scale(
@@ -117,69 +124,80 @@ SCALES = {
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A place in a table, and the run that fills it. `way`: of several ways to judge it, which; the first is the table's."""
+class Entry:
+    """A position in a table, and the cell that fills it. `way` names one of several evaluations; the first is the table's."""
 
     table: str
     row: int
     column: int
     recipe: str
     way: str
-    run: Run
+    cell: Cell
 
 
-def cells_of(table: Table, recipe: str, scale: Scale, seed: int) -> list[Cell]:
-    """All cells of a table by a recipe. Baselines do not depend on the recipe, and are the same runs for both."""
-    found = []
-    for row, column, setting in table.cells():
-        for way, run in _runs(table, setting, recipe, scale, seed):
-            found.append(Cell(table.name, row, column, recipe, way, run))
-    return found
+def entries_of(table: Table, recipe: str, scale: Scale, seed: int) -> list[Entry]:
+    """Return all entries of a table for a recipe. Baselines do not depend on the recipe: their cells are the same for both."""
+    return [
+        Entry(table.name, row, column, recipe, way, cell)
+        for row, column, setting in table.cells()
+        for way, cell in _cells(table, setting, recipe, scale, seed)
+    ]
 
 
-def _runs(table: Table, setting: Setting, recipe: str, scale: Scale, seed: int) -> list[tuple[str, Run]]:
+def _cells(table: Table, setting: Setting, recipe: str, scale: Scale, seed: int) -> list[tuple[str, Cell]]:
     finest = setting.get("finest", 241)
     every = scale.stride(setting["s"], finest)
     own = {key: _chosen(value, setting, table) for key, value in (table.paper if recipe == "paper" else table.ours).items()}
     own = {key: value for key, value in {**own, **CHANGES.get(setting.get("change"), {})}.items() if value is not None}
     tests = min(setting["tests"], scale.tests)
     if setting.get("method", "GKN") != "GKN":
-        method = setting["method"]
         data = Data(scale.sizes[finest], every, scale.pairs[setting["N"]], scale.pairs[1024], min(100, scale.tests), None)
-        own = {key: value[setting["s"]] if isinstance(value, dict) else value for key, value in scale.baselines[method].items()}
-        chosen = {**BASELINES[method][2], **own}  # all of them: a result depends on each
-        settings = tuple(sorted((key, _frozen(value)) for key, value in chosen.items()))
-        drawn = 0 if method == "RBM" else seed  # nothing in RBM is
-        return [("", Run(Training(data, method, settings, None, None, drawn), every, Exact(), tests))]
+        return [("", Cell(_baseline(setting, data, scale, seed), every, Exact(), tests))]
     training = _training(setting, own, recipe, scale, every, seed)
     if "split" in setting:
         many = min(tests, training.data.n) if setting["split"] == "train" else tests
-        return [("", Run(training, every, Exact(), many, on=setting["split"]))]
+        return [("", Cell(training, every, Exact(), many, on=setting["split"]))]
     if finest == 421:
         return _full_grid(training, setting, recipe, scale, every, tests)
     how: Test = Exact() if setting["m"] is None else Sampled(_nodes({"m_test": setting["m"], **setting}["m_test"], scale))
-    return [("", Run(training, scale.stride({"s_test": setting["s"], **setting}["s_test"], finest), how, tests))]
+    return [("", Cell(training, scale.stride({"s_test": setting["s"], **setting}["s_test"], finest), how, tests))]
+
+
+def _baseline(setting: Setting, data: Data, scale: Scale, seed: int) -> Training:
+    """Return the training of a baseline of the methods table."""
+    method = setting["method"]
+    model, usual, entries, m = BASELINES[method]
+    own = {key: value[setting["s"]] if isinstance(value, dict) else value for key, value in scale.baselines[method].items()}
+    known = {each.name for each in fields(Recipe)}
+    changes = {**entries, **{key: value for key, value in own.items() if key in known}}
+    settings = {**usual, **{key: value for key, value in own.items() if key not in known}}
+    drawn = 0 if method == "RBM" else seed  # nothing in RBM is drawn
+    points = ((data.size - 1) // data.every + 1) ** 2
+    precision = scale.precision if method == "FCN" else "fp32"
+    recipe = Recipe(**{"warm": 0.2, "clip": None, "precision": precision, "seed": drawn, **changes})
+    rule = Points(None if m is None else min(m, points))
+    return Training(data, model, tuple(sorted((key, _frozen(value)) for key, value in settings.items())), rule, recipe, drawn)
 
 
 def _full_grid(
     training: Training, setting: Setting, recipe: str, scale: Scale, every: int, tests: int
-) -> list[tuple[str, Run]]:
-    """The methods table: all points of the grid, in three ways."""
-    assert isinstance(training.rule, Nystrom)
-    parts, support = Partition(training.rule.m), Support(scale.support)
+) -> list[tuple[str, Cell]]:
+    """Return the cells of the methods table: all points of the grid, in three ways."""
+    assert training.rule.drawn is not None
+    parts, support = Partition(training.rule.drawn), Support(scale.support)
     s = setting["s"]
     some = tests if recipe == "ours" or s < 200 else max(1, tests // 5)  # the paper's kernels are large
     ways = [
-        ("partition", Run(training, every, parts, some)),
-        ("partition, smoothed", Run(training, every, parts, some, blur=1.0)),
-        ("support", Run(training, every, support, some)),
+        ("partition", Cell(training, every, parts, some)),
+        ("partition, smoothed", Cell(training, every, parts, some, blur=1.0)),
+        ("support", Cell(training, every, support, some)),
     ]
     exact = scale.exact.get(s, 0) if recipe == "ours" else scale.exact.get(s, 0) // 5
     if exact:
-        ways.append(("exact", Run(training, every, Exact(), min(exact, tests), rounded=s == 421)))  # 6e9 edges
+        ways.append(("exact", Cell(training, every, Exact(), min(exact, tests), rounded=s == 421)))  # 6e9 edges
     if recipe == "paper":
         return ways
-    fresh = ("support, functions of another seed", Run(training, every, support, tests, on="fresh"))
+    fresh = ("support, functions of another seed", Cell(training, every, support, tests, on="fresh"))
     return [ways[2], *ways[:2], *ways[3:], *([fresh] if s == 85 else [])]
 
 
@@ -198,7 +216,7 @@ def _training(setting: Setting, own: Mapping[str, Any], recipe: str, scale: Scal
     rule: Rule = Radius(setting["r"])
     if setting["m"] is not None:
         rule = Nystrom(setting["r"], _nodes(own.get("m", setting["m"]), scale), setting["l"])
-    graphs = n * (rule.l if isinstance(rule, Nystrom) else 1)
+    graphs = n * rule.graphs
     base = RECIPES[recipe]
     changes = {
         key: own[key] for key in ("loss", "lr", "factor", "pointwise", "batch", "epochs", "every", "fresh") if key in own
@@ -219,7 +237,7 @@ def _nodes(m: int, scale: Scale) -> int:
 
 
 def _chosen(value: Any, setting: Setting, table: Table) -> Any:
-    """A setting of a recipe that differs from row to row, or from cell to cell."""
+    """Return a setting of a recipe that may differ from row to row, or from cell to cell."""
     if not isinstance(value, dict):
         return value
     row, column = (setting[word] for word, _ in (table.rows, table.columns))

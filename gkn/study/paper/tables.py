@@ -1,9 +1,9 @@
-"""The paper's tables: what each varies, what it keeps, and the numbers it prints.
+"""The paper's tables: what each varies, what it keeps fixed, and the numbers it prints.
 
-Words of a setting: s, s_test (grid points a side), N (training pairs), tests, m, m_test (nodes; None: all), r, l, width and
-depth (of the kernel network), method, split (train or test), change. `paper` and `ours` are what a table changes in the recipe
-of that name and its network; `steps` is how long ours trains, `most` how many steps the paper's may take where one is
-expensive. What is taken from the authors' scripts, where the paper is silent or says otherwise, is marked "script".
+Words of a setting: s, s_test (grid points per side), N (training pairs), tests, m, m_test (nodes; None: all), r, l, width and
+depth (of the kernel network), method, split (train or test), change. `paper` and `ours` are entries that a table changes in the
+recipe of that name and its network; `steps` is the length of our trainings, `most` the largest number of steps of the paper's
+if one is expensive. Settings taken from the authors' scripts, where the paper is silent or differs, are marked "script".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Setting = dict[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """rows and columns: a word of the settings, and its values. numbers: the paper's, None where it has none."""
+    """A table. rows, columns: a word of the settings, and its values. numbers: the paper's, None where it has none."""
 
     name: str
     title: str
@@ -32,7 +32,7 @@ class Table:
     note: str = ""
 
     def cells(self) -> Iterator[tuple[int, int, Setting]]:
-        """Row, column, setting, of the cells the paper has."""
+        """Yield row, column and setting of the cells the paper has."""
         (row, rows), (column, columns) = self.rows, self.columns
         for (i, x), (j, y) in product(enumerate(rows), enumerate(columns)):
             if self.numbers[i][j] is not None:
@@ -175,8 +175,8 @@ TABLES = (
         ),
         paper={"loss": "abs", "batch": 5},  # script
         ours={"batch": 20, "steps": 6000, "m": 400},
-        note="N = 1024, data computed on 421 x 421, judged on all points of 100 functions. GKN: r = 0.25; by the paper's "
-        "recipe m = 300, by partition, on 20 functions at s = 211 and 421; by ours m = 400, by support and queries",
+        note="N = 1024, data computed on 421 x 421, evaluated on all points of 100 functions. GKN: r = 0.25; with the paper's "
+        "recipe m = 300, by partition, on 20 functions at s = 211 and 421; with ours m = 400, by support and queries",
     ),
 )
 
@@ -197,7 +197,7 @@ CHANGES: dict[str | None, dict[str, Any]] = {
 }
 CAUSES = Table(
     "causes",
-    "What moves one cell: N = 100, l = 2 of table 4, by the paper's recipe",
+    "What changes one cell: N = 100, l = 2 of table 4, with the paper's recipe",
     base=SAMPLED,
     rows=("change", tuple(str(change) for change in CHANGES)),
     columns=("l", (2,)),
@@ -205,11 +205,11 @@ CAUSES = Table(
     paper={"kernel": (32, 64), "batch": 20},
     note="One change at a time. The paper has three numbers for this setting: 0.0687, 0.0649, 0.0591",
 )
-"""Not in the paper: where the differences to it come from."""
+"""Not in the paper: causes of the differences to it."""
 
 
 def kernel_of(width: int, depth: int) -> tuple[int, ...]:
-    """The paper's three shapes of kappa: (6, w, n^2), (6, w/2, w, n^2), (6, w/4, w/2, w, w, n^2)."""
+    """Return one of the paper's shapes of kappa: (6, w, n^2), (6, w/2, w, n^2), (6, w/4, w/2, w, w, n^2)."""
     return {2: (width,), 3: (width // 2, width), 5: (width // 4, width // 2, width, width)}[depth]
 
 

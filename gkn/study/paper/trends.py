@@ -1,4 +1,4 @@
-"""What the paper says of its tables in words, asked of ours."""
+"""Statements of the paper about its tables, checked on ours."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Errors = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class Trend:
-    """says: the paper. ask: of the errors of a table; does it hold, and the numbers that show it."""
+    """A statement of the paper. `ask` takes the errors of a table and returns whether it holds, and numbers that show it."""
 
     table: str
     says: str
     ask: Callable[[Errors], tuple[bool, str]]
-    row: int | None = None  # the only one it is about
+    row: int | None = None  # the only row it is about
 
 
 def _rows(errors: Errors) -> list[list[float]]:
@@ -39,7 +39,7 @@ def _flat(limit: float) -> Callable[[Errors], tuple[bool, str]]:
 
 
 def _falls(lines: Callable[[Errors], list[list[float]]], what: str) -> Callable[[Errors], tuple[bool, str]]:
-    """From the first to the last of every line; steps in between may be level within 5 percent."""
+    """Return a check that errors fall from the first to the last of every line; steps may be level within 5 percent."""
 
     def ask(errors: Errors) -> tuple[bool, str]:
         found = [line for line in lines(errors) if len(line) > 1]
@@ -52,18 +52,20 @@ def _falls(lines: Callable[[Errors], list[list[float]]], what: str) -> Callable[
 
 
 def _diagonal(errors: Errors) -> tuple[bool, str]:
-    """nodes: m = m' grows."""
+    """Check that errors fall along the diagonal m = m' of the table of nodes."""
     line = [errors[i, i] for i in range(4) if (i, i) in errors]
     return all(b < a for a, b in pairwise(line)), " > ".join(f"{x:.4f}" for x in line)
 
 
 EDGES = ((178, 497, 1581), (705, 2633, 10076), (3515, 13905, 54838), (9757, 38954, 155692))
-"""Of graphs of table 6, counted; the paper's own counts cannot be."""
+"""Edges of the graphs of table 6, counted here. The paper's own counts cannot be right."""
 
 
 def _radius_over_nodes(errors: Errors) -> tuple[bool, str]:
-    """m = 100 with each radius against the next smaller radius with as many edges, between two of its m. The paper says "in
-    general": of its own numbers the first two agree with that, 0.059 of r = 1 does not."""
+    """Compare m = 100 at each radius with the next smaller radius at as many edges, interpolated between two of its m.
+
+    The paper says "in general": of its own numbers two agree and one, 0.059 at r = 1, does not.
+    """
     shown, wins = [], 0
     for row in (1, 2, 3):
         edges = EDGES[row][0]
@@ -92,7 +94,7 @@ def _larger_l(errors: Errors) -> tuple[bool, str]:
 
 
 def _test_falls(errors: Errors) -> tuple[bool, str]:
-    """training-size: its second column."""
+    """Check the second column of the table of training sizes."""
     return _falls(_columns, "test, N = 10 to 1000")({key: error for key, error in errors.items() if key[1] == 1})
 
 

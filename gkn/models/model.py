@@ -1,0 +1,233 @@
+"""Model, the interface of every network that `fit` trains and an `Operator` evaluates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gkn.data.dataset import Dataset
+from gkn.data.normalizer import Normalizer
+from gkn.graph.graph import Graph
+
+MODELS: dict[str, type[Model]] = {}
+"""Every model by the name of its class. A subclass of `Model` registers itself."""
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, of how many)."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """How a model is best trained on a dataset, as plain names and numbers.
+
+    settings    arguments of the constructor beside dim and channels
+    rule        name and numbers of the rule, as `Rule.config` gives them
+    recipe      name of a recipe
+    changes     entries of the recipe that differ
+    weighted    neighbours and the loss count with quadrature weights
+    smoothing   width of the Gaussian for each input that is also given smoothed, with its gradient
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rule: Mapping[str, Any] = field(default_factory=lambda: {"kind": "Radius", "r": 0.25})
+    recipe: str = "ours"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    weighted: bool = False
+    smoothing: Mapping[str, float] = field(default_factory=dict)
+
+
+class Model(nn.Module, ABC):
+    """A map from fields a on the nodes of a graph to fields u, normalised both.
+
+    A new model names its constructor's arguments in `settings`, keeps them as attributes, and defines `forward`. A model that
+    can also answer at points that are not nodes defines `states` and `at` and sets `at_queries`; for others the operator
+    interpolates. Parameters must not depend on the number of points.
+
+        dim            of the points
+        in_channels    fields of a
+        out_channels   fields of u
+        radius         of the neighbourhoods the network was made for; None: any
+    """
+
+    settings: ClassVar[tuple[str, ...]] = ()
+    """Names of the constructor's arguments beside dim, in_channels and out_channels, all plain names, numbers and lists."""
+    form: ClassVar[int] = 1
+    """Version of the formula. Parameters of another form have the same shapes and give another function; they are refused."""
+    at_queries: ClassVar[bool] = False
+
+    dim: int
+    in_channels: int
+    out_channels: int
+    radius: float | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        MODELS[cls.__name__] = cls
+
+    def __init__(self, dim: int, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.dim, self.in_channels, self.out_channels = dim, in_channels, out_channels
+
+    # --- evaluation
+
+    @abstractmethod
+    def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return u on the nodes x: (K, dim), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or None."""
+
+    def states(
+        self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, progress: Progress | None = None
+    ) -> Sequence[Any]:
+        """Return what `finish` and `at` need of the nodes."""
+        return [self(graph, x, a, weights)]
+
+    def finish(self, states: Sequence[Any]) -> Tensor:
+        """Return u on the nodes, given their states."""
+        u: Tensor = states[-1]
+        return u
+
+    def at(
+        self,
+        states: Sequence[Any],
+        graph: Graph,
+        queries: tuple[Tensor, Tensor],
+        nodes: tuple[Tensor, Tensor],
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return u at query points (x, a), which receive from the nodes (x, a) and never send. `graph`: queries <- nodes."""
+        raise NotImplementedError(f"{type(self).__name__} answers at its nodes only")
+
+    @property
+    def like(self) -> Tensor:
+        """A floating-point tensor with the type and the device the model computes with."""
+        for x in chain(self.parameters(), self.buffers()):
+            if x.is_floating_point():
+                return x
+        return torch.zeros(())
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Move to a device or type. Complex parameters become complex numbers of that precision, not real ones."""
+        device, dtype, wait, _ = torch._C._nn._parse_to(*args, **kwargs)
+        complex_ = {torch.float32: torch.complex64, torch.float64: torch.complex128}.get(dtype, dtype)
+
+        def move(x: Tensor) -> Tensor:
+            kind = complex_ if x.is_complex() else dtype if x.is_floating_point() else None
+            return x.to(device, kind, non_blocking=wait)
+
+        return self._apply(move)
+
+    # --- training
+
+    @classmethod
+    def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
+        """Return how the model is best trained on a dataset, or how with a recipe of that name."""
+        return Defaults()
+
+    def prepare(self, datasets: Sequence[Dataset], inputs: Normalizer, outputs: Normalizer) -> None:
+        """See the training data once, before training. Models that are no networks are fitted here."""
+
+    def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
+        """True if a training step may be recorded as a CUDA graph and replayed.
+
+        fixed   all batches have the same graph
+        dtype   type that products are rounded to, if any
+        """
+        return False
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Compile what is done at the points while this context is open, if the model can."""
+        yield
+
+    # --- storage
+
+    def config(self) -> dict[str, Any]:
+        """Return what it takes, beside the parameters, to build this model again: plain names and numbers."""
+        entries = {name: _plain(getattr(self, name)) for name in ("dim", "in_channels", "out_channels", *self.settings)}
+        form = {} if self.form == 1 else {"form": self.form}
+        return {"kind": type(self).__name__, **form, **entries}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Model:
+        """Build the model that `config` described, with fresh parameters."""
+        names = {"kind", "dim", "in_channels", "out_channels", *cls.settings}
+        if {*config} - {"form"} != names or config["kind"] != cls.__name__:
+            raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names))}")
+        if config.get("form", 1) != cls.form:
+            raise TypeError(
+                f"a {cls.__name__} of form {config.get('form', 1)}, made by another version of gkn; this one computes form "
+                f"{cls.form}: train it again"
+            )
+        return cls(**{name: value for name, value in config.items() if name not in ("kind", "form")})
+
+    # --- checks that every model makes in the same words
+
+    def _ready(self, graph: Graph | None, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return points and fields in the type of the parameters; raise an error if they do not fit the model."""
+        name, like = type(self).__name__, self.like
+        if x.ndim != 2 or x.shape[1] != self.dim or a.shape != (len(x), self.in_channels):
+            raise ValueError(
+                f"{name}: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed (K, {self.dim}) and "
+                f"(K, {self.in_channels})"
+            )
+        if graph is not None and graph.num_sources != len(x):
+            raise ValueError(f"{name}: {graph} for {len(x)} points; needed a source for each")
+        for what, given in (("points", x), ("fields", a)):
+            if not given.is_floating_point():
+                raise ValueError(f"{name}: the {what} are {given.dtype}; needed floating-point numbers")
+            if given.device != like.device:
+                raise ValueError(f"{name}: the {what} are on {given.device}, the network on {like.device}; needed one device")
+        return x.to(like.dtype), a.to(like.dtype)
+
+    def _check_one_set(self, graph: Graph) -> None:
+        if graph.num_targets != graph.num_sources:
+            raise ValueError(f"{type(self).__name__}: {graph}; needed as many targets as sources: one set of nodes")
+
+    def _check_queries(self, states: Sequence[Any], needed: int, graph: Graph, queries: Tensor) -> None:
+        name = type(self).__name__
+        if len(states) < needed:
+            raise ValueError(f"{name}.at: {len(states)} states; needed {needed}, those of {name}.states")
+        if graph.num_targets != len(queries):
+            raise ValueError(f"{name}.at: {graph} for {len(queries)} queries; needed a target for each")
+
+
+def model_from(config: Mapping[str, Any]) -> Model:
+    """Build the model that `Model.config` described, with fresh parameters."""
+    kind = config.get("kind")
+    if kind not in MODELS:
+        raise TypeError(f"a network called {kind!r}; there are {', '.join(MODELS)}")
+    return MODELS[kind].from_config(config)
+
+
+def check_sizes(name: str, **sizes: Any) -> None:
+    """Raise an error unless all sizes are whole numbers: in_channels at least 0, the others at least 1."""
+    for each, size in sizes.items():
+        least = 0 if each == "in_channels" else 1
+        if type(size) is not int or size < least:
+            raise ValueError(f"{name}({each}={size}): needed a whole number, at least {least}")
+
+
+def check_radius(name: str, radius: float) -> None:
+    """Raise an error unless a radius is a positive length."""
+    if type(radius) not in (int, float) or not 0 < radius < float("inf"):
+        raise ValueError(f"{name}(radius={radius!r}): needed a length > 0")
+
+
+def chosen_features(name: str, features: Sequence[int] | int | None, channels: int) -> tuple[int, ...]:
+    """Return which input fields enter kernels: those given, or the first, if there is one."""
+    if isinstance(features, int):
+        raise ValueError(f"{name}(features={features}): needed a sequence of numbers of input fields, e.g. ({features},)")
+    chosen = (0,) if features is None and channels else tuple(features or ())
+    if any(not 0 <= each < channels for each in chosen) or len({*chosen}) != len(chosen):
+        raise ValueError(f"{name}(features={chosen}): needed different numbers of input fields, 0 to {channels - 1}")
+    return chosen
+
+
+def _plain(value: Any) -> Any:
+    return [*value] if isinstance(value, tuple) else value

@@ -1,0 +1,84 @@
+"""Slice attention: points belong to slices, and the slices attend to each other. The idea of Transolver (Wu et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gkn.models.rivals.transformer import Transformer
+from gkn.ops import autocast
+from gkn.ops.slices import EMPTY, degrees_of, gather, spread
+
+
+class SliceAttention(Transformer):
+    """Blocks in which every point sends to and receives from a few slices. Cost is linear in the number of points.
+
+    Unlike in `NearFar` all points of a function count the same, whatever their density, and there is no near field.
+
+        width    components of v
+        blocks   number of blocks
+        head     components of a head; there are width / head heads
+        slices   number of slices of each head
+    """
+
+    settings = ("width", "blocks", "head", "slices")
+
+    def __init__(
+        self,
+        dim: int,
+        in_channels: int = 1,
+        out_channels: int = 1,
+        width: int = 128,
+        blocks: int = 8,
+        head: int = 16,
+        slices: int = 64,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.slices = slices
+        super().__init__(dim, in_channels, out_channels, width, blocks, head)
+        self.slices = slices
+
+    def _block(self) -> nn.Module:
+        return SliceBlock(self.width, self.head, self.slices)
+
+
+class SliceBlock(nn.Module):
+    """v + the answers of the slices, then v + network(v)."""
+
+    def __init__(self, width: int, head: int, slices: int) -> None:
+        super().__init__()
+        self.heads, self.head, self.slices = width // head, head, slices
+        self.norm, self.norm_after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.slice, self.value = nn.Linear(width, self.heads * slices), nn.Linear(width, width)
+        self.temperature = nn.Parameter(torch.ones(self.heads, 1))
+        self.query, self.key, self.answer = (nn.Linear(head, head, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, v: Tensor, nodes: Tensor, sizes: Sequence[int], node_sizes: Sequence[int]) -> Tensor:
+        """Update v (K, width) of all functions of a batch, given the values of their nodes."""
+        normed = self.norm(nodes)
+        (normed,) = autocast(normed)
+        cuts = [0, *torch.tensor([*node_sizes]).cumsum(0).tolist()]
+        share = torch.cat([normed.new_full((size,), 1 / size) for size in node_sizes])
+        sums, mass, p = gather(self._degrees, normed, share, cuts)
+        if p is None or nodes is not v:
+            p = self._degrees(*autocast(self.norm(v)))
+        v = v + self.out(self._answers(sums, mass, p, sizes))
+        out: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
+        return out
+
+    def _degrees(self, v: Tensor) -> Tensor:
+        scores = self.slice(v).unflatten(1, (self.heads, self.slices)) / self.temperature.clamp(0.1, 5).to(v.dtype)
+        return degrees_of(scores.flatten(1), self.heads)
+
+    def _answers(self, sums: Tensor, mass: Tensor, p: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Let the means over slices attend to each other, and return to every point its share of each: (K, width)."""
+        means = (sums / (mass + EMPTY)).unflatten(1, (self.heads, self.slices))  # (functions, heads, slices, width)
+        weight = self.value.weight.unflatten(0, (self.heads, self.head))
+        t = torch.einsum("ghsw,hdw->ghsd", *autocast(means, weight)) + self.value.bias.unflatten(0, (self.heads, 1, self.head))
+        mixed = nn.functional.scaled_dot_product_attention(self.query(t), self.key(t), self.answer(t))
+        each = [spread(p.unflatten(1, (self.heads, -1))[:, h], mixed[:, h].to(p.dtype), sizes) for h in range(self.heads)]
+        return torch.cat(each, 1)

@@ -1,0 +1,54 @@
+"""Suggestions for `Model.defaults`: numbers that follow from a dataset."""
+
+from __future__ import annotations
+
+import torch
+
+from gkn.data.dataset import Dataset
+from gkn.data.normalizer import WALLS
+from gkn.graph.rules import usual_radius
+
+WHOLE = 4096  # points of a sample up to which all of them are nodes of its graph
+DRAWN = 2048  # nodes drawn from larger samples
+STEPS = 6000  # of a training
+FEW = 8  # values of a field that counts as one of phases
+
+
+def phases_of(dataset: Dataset) -> list[str]:
+    """Return the inputs with few values, such as two-phase coefficients. What jumps is best also given smoothed."""
+    return [name for name in dataset.inputs if 1 < len(torch.unique(dataset.value(name, 0))) <= FEW]
+
+
+def smoothing_for(dataset: Dataset) -> float:
+    """Return the width of the Gaussian: 0.03 of the domain, but at least one distance between points."""
+    domain = dataset[0].domain
+    return max(0.03 * domain.scale, domain.spacing)
+
+
+def radius_for(dataset: Dataset) -> tuple[float, int | None]:
+    """Return the radius of balls of about 80 nodes, and how many nodes to draw from each sample; None: all points."""
+    domains = [domain for domain, _ in zip(dataset.domains(), range(16), strict=False)]
+    sizes = [len(domain) for domain in domains]
+    nodes = None if max(sizes) <= WHOLE else min(DRAWN, *sizes)
+    return max(usual_radius(domain, nodes) for domain in domains), nodes
+
+
+def epochs_for(dataset: Dataset, batch: int) -> int:
+    """Return the number of epochs of a training of about 6000 steps, between 20 and 400."""
+    steps = -(-len(dataset) // batch)
+    return min(400, max(20, round(STEPS / steps)))
+
+
+def wall_for(dataset: Dataset) -> str | None:
+    """Return "box" if all points lie in the unit box and every output is 0 on its boundary, else None."""
+    seen = False
+    for i in range(len(dataset)):
+        points = dataset[i].domain.points
+        if float(points.min()) < 0 or float(points.max()) > 1:
+            return None
+        edge = WALLS["box"](points) == 0
+        values = [dataset.value(name, i)[edge] for name in dataset.outputs]
+        if any(bool((value != 0).any()) for value in values):
+            return None
+        seen = seen or bool(edge.any())
+    return "box" if seen else None

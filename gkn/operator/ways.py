@@ -1,0 +1,123 @@
+"""Ways to predict: which of a sample's points are nodes, and in how many parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import index
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from gkn.geometry.domain import Domain
+from gkn.graph.rules import check_draws, draw_nodes
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Every point of the sample is a node."""
+
+    def parts(self, domain: Domain, rng: torch.Generator) -> Iterator[Part]:
+        yield Part(None, len(domain))
+
+
+@dataclass(frozen=True)
+class Support:
+    """m' random nodes carry the computation, all points are queries; the answer is the mean over l' draws."""
+
+    m: int
+    l: int = 1
+
+    def __post_init__(self) -> None:
+        check_draws(self)
+
+    def parts(self, domain: Domain, rng: torch.Generator) -> Iterator[Part]:
+        _check_points(self, self.m, len(domain))
+        for _ in range(self.l):
+            nodes = draw_nodes(len(domain), self.m, rng)
+            yield Part(nodes, len(nodes))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The paper's way: the points are split into sub-graphs of m nodes, each predicted by itself.
+
+    On a grid the parts are strided sub-grids, shifted against each other, filled up to m with random further nodes; elsewhere
+    they are random. A node is predicted by its own part. A query point gets the mean of the answers of all parts; so here, and
+    only here, the answer to a query at a node is not the value of that node.
+    """
+
+    m: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "m", index(self.m))
+        if self.m < 1:
+            raise ValueError(f"{self}: needed at least one node")
+
+    def parts(self, domain: Domain, rng: torch.Generator) -> Iterator[Part]:
+        _check_points(self, self.m, len(domain))
+        for own in domain.parts(self.m, rng):
+            yield Part(torch.cat([own, _others(len(domain), own, self.m - len(own), rng)]), len(own))
+
+
+How: TypeAlias = Exact | Support | Partition
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The paper's test: m' random nodes of each function, predicted from each other and compared there; l' times."""
+
+    m: int
+    l: int = 1
+
+    def __post_init__(self) -> None:
+        check_draws(self)
+
+
+Test: TypeAlias = How | Sampled
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Nodes of one sub-graph: all if None. The first `own` are predicted by it, the others only fill it up."""
+
+    nodes: Tensor | None
+    own: int
+
+
+def together(parts: list[Part], least: int) -> Iterator[list[Part]]:
+    """Yield as many parts at a time as make up `least` nodes: small graphs side by side take little longer than one."""
+    some: list[Part] = []
+    for part in parts:
+        some.append(part)
+        if sum(0 if each.nodes is None else len(each.nodes) for each in some) >= least:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _check_points(how: How, m: int, points: int) -> None:
+    if m > points:
+        raise ValueError(f"{how}: the sample has {points} points; use m <= {points}, or Exact() for all")
+
+
+def _others(K: int, own: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    """Draw `count` nodes that are not among `own`, uniformly without replacement.
+
+    A few of many are drawn one by one, and drawn again if they were drawn before.
+    """
+    if 4 * (count + len(own)) > K:
+        others = torch.ones(K, dtype=torch.bool)
+        others[own] = False
+        rest = others.nonzero()[:, 0]
+        return rest[torch.randperm(len(rest), generator=rng)[:count]]
+    taken: set[int] = {*own.tolist()}
+    drawn: list[int] = []
+    while len(drawn) < count:
+        for node in torch.randint(K, (2 * count,), generator=rng).tolist():
+            if node not in taken and len(drawn) < count:
+                taken.add(node)
+                drawn.append(node)
+    return torch.tensor(drawn, dtype=torch.long)

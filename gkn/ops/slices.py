@@ -1,0 +1,76 @@
+"""Sums over slices: every point belongs to every slice to some degree, and degrees add up to 1.
+
+gather:   sum over y of share(y) p_s(y) v(y)      for every function of a batch and every slice s
+spread:   sum over s of p_s(x) z_s                for every point x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from gkn.ops import chunks as chunking
+from gkn.ops.casts import full_precision
+
+EMPTY = 1e-9
+"""Mass of a slice below which it counts as empty: its mean is then 0, and so is its derivative."""
+
+
+def degrees_of(scores: Tensor, heads: int) -> Tensor:
+    """Return softmax of scores (K, heads * slices) over the slices of each head, in the type of the scores."""
+    with full_precision(scores):  # autocast would compute it in float32
+        p: Tensor = scores.unflatten(1, (heads, -1)).softmax(-1).flatten(1)
+    return p
+
+
+def shares_of(weights: Tensor | None, x: Tensor, cuts: Sequence[int], total: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """Return each point's share (K,) in the measure of its function. The shares of a function add up to 1.
+
+    total   sums over all processes, if one function is split among several
+    """
+    kind = torch.promote_types(x.dtype, torch.float32)
+    weights = torch.ones(len(x), dtype=kind, device=x.device) if weights is None else weights.to(kind)
+    if total is not None:
+        return weights / total(weights.sum())
+    tiny = torch.finfo(kind).tiny
+    return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split(chunking.sizes_of(cuts))])
+
+
+def gather(
+    degrees: Callable[[Tensor], Tensor], v: Tensor, share: Tensor, cuts: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Sum v over slices: (functions, slices, width), with the mass (functions, slices, 1) of each slice.
+
+    degrees   v -> p (K, slices)
+    Also returns p, or None if there are too many points to keep it.
+    """
+    share = share.to(v.dtype)[:, None]
+    if len(v) <= chunking.CHUNK:
+        sizes, p = chunking.sizes_of(cuts), degrees(v)
+        return _gathered(p, v * share, sizes), _gathered(p, share, sizes), p
+
+    def sums(v: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+        p, kind = degrees(v), torch.promote_types(v.dtype, torch.float32)  # added up in float32 at least
+        return (p.T @ (v * share)).to(kind), (p.T @ share).to(kind)
+
+    parts = [[chunking.recomputed(sums, v[i:j], share[i:j]) for i, j in chunking.chunks(*ends)] for ends in pairwise(cuts)]
+    whole, mass = (torch.stack([torch.stack([part[i] for part in some]).sum(0) for some in parts]) for i in (0, 1))
+    return whole, mass, None
+
+
+def spread(p: Tensor, z: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return p z for every function of a batch: (K, slices), (functions, slices, width) -> (K, width)."""
+    p = p.to(z.dtype)
+    if len({*sizes}) == 1:
+        return torch.bmm(p.unflatten(0, (len(sizes), -1)), z).flatten(0, 1)
+    return torch.cat([some @ other for some, other in zip(p.split([*sizes]), z, strict=True)])
+
+
+def _gathered(p: Tensor, v: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return p^T v for every function of a batch, in one product if all have as many points."""
+    if len({*sizes}) == 1:
+        return torch.bmm(p.unflatten(0, (len(sizes), -1)).mT, v.unflatten(0, (len(sizes), -1)))
+    return torch.stack([some.T @ other for some, other in zip(p.split([*sizes]), v.split([*sizes]), strict=True)])

@@ -1,0 +1,51 @@
+"""Losses: a term for each graph of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gkn.graph.batches import Batch, relative
+
+
+def _mse(found: Tensor, batch: Batch) -> Tensor:
+    wanted = (batch.u - batch.mean) / batch.std
+    sizes = torch.tensor(batch.sizes, device=found.device, dtype=found.dtype) if len({*batch.sizes}) > 1 else batch.sizes[0]
+    return batch.sums((found - wanted).square()) / (sizes * found.shape[1])
+
+
+def _abs(found: Tensor, batch: Batch) -> Tensor:
+    return batch.sums((found - (batch.u - batch.mean) / batch.std).abs())
+
+
+def _relative(found: Tensor, batch: Batch) -> Tensor:
+    return relative(found * batch.std + batch.mean, batch.u, batch, batch.weights)
+
+
+LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {
+    "mse": (_mse, True),
+    "abs": (_abs, False),
+    "relative": (_relative, True),
+}
+"""Normalised answers (nodes, o) and the batch -> (G,), a term for each graph; and True if the loss is their mean, not sum."""
+
+
+def differences(found: Tensor, batch: Batch) -> Tensor:
+    """Return the relative error of (u(x) - u(y)) / |x - y| over all edges of each graph: (G,)."""
+    graph, error = batch.graph, found * batch.std + batch.mean - batch.u
+    length = (batch.x.index_select(0, graph.targets) - batch.x.index_select(0, graph.src)).square().sum(1)
+    inverse = torch.where(length > 0, 1 / length, 0)[:, None]
+    sums = []
+    for values in (error, batch.u):
+        squares = (values.index_select(0, graph.targets) - values.index_select(0, graph.src)).square() * inverse
+        sums.append(batch.sums(torch.zeros_like(values).index_add(0, graph.targets, squares)))
+    some = sums[1] > 0  # a graph without an edge, or with a constant u, has no term
+    return torch.where(some, (sums[0] / torch.where(some, sums[1], 1) + 1e-12).sqrt(), 0)
+
+
+def loss_terms(name: str, gradient: float, found: Tensor, batch: Batch) -> Tensor:
+    """Return a term of the loss for each graph of a batch, `gradient` times the error of differences added."""
+    terms = LOSSES[name][0](found, batch)
+    return terms + gradient * differences(found, batch) if gradient else terms
