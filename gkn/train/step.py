@@ -36,7 +36,8 @@ class Step:
         self.model, self.recipe, self.symmetries, self.fabric, self.stop = model, recipe, symmetries, fabric, stop
         self.device, self.capture = fabric.device, capture and fabric.device.type == "cuda"
         self.parameters = [each for each in model.parameters() if each.requires_grad]
-        fused = {"fused": True} if self.device.type == "cuda" else {"foreach": True}
+        real = not any(each.is_complex() for each in self.parameters)  # there is no fused step for complex parameters
+        fused = {"fused": True} if self.device.type == "cuda" and real else {"foreach": True}
         kind: Any = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.parameters, lr=recipe.lr, weight_decay=recipe.decay, **fused) if self.parameters else None
         self._records: dict[Any, Captured] = {}

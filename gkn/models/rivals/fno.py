@@ -33,6 +33,9 @@ class FNO(ImageModel):
             (modes,) * dim, in_channels + dim, out_channels, hidden_channels=width, n_layers=layers, positional_embedding=None
         )
 
+    def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
+        return True  # nothing depends on the number of edges
+
     def image(self, a: Tensor) -> Tensor:
         with full_precision(a):
             out: Tensor = self.network(a.contiguous())

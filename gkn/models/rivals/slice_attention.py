@@ -66,7 +66,7 @@ class SliceBlock(nn.Module):
         sums, mass, p = gather(self._degrees, normed, share, cuts)
         if p is None or nodes is not v:
             p = self._degrees(*autocast(self.norm(v)))
-        v = v + self.out(self._answers(sums, mass, p, sizes))
+        v = v + spread(p, self._answers(sums, mass).to(p.dtype), sizes)
         out: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
         return out
 
@@ -74,11 +74,15 @@ class SliceBlock(nn.Module):
         scores = self.slice(v).unflatten(1, (self.heads, self.slices)) / self.temperature.clamp(0.1, 5).to(v.dtype)
         return degrees_of(scores.flatten(1), self.heads)
 
-    def _answers(self, sums: Tensor, mass: Tensor, p: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Let the means over slices attend to each other, and return to every point its share of each: (K, width)."""
+    def _answers(self, sums: Tensor, mass: Tensor) -> Tensor:
+        """Let the means over slices attend to each other: (functions, heads * slices, width).
+
+        `out` is linear, so it is applied to the slices and not at every point.
+        """
         means = (sums / (mass + EMPTY)).unflatten(1, (self.heads, self.slices))  # (functions, heads, slices, width)
         weight = self.value.weight.unflatten(0, (self.heads, self.head))
         t = torch.einsum("ghsw,hdw->ghsd", *autocast(means, weight)) + self.value.bias.unflatten(0, (self.heads, 1, self.head))
         mixed = nn.functional.scaled_dot_product_attention(self.query(t), self.key(t), self.answer(t))
-        each = [spread(p.unflatten(1, (self.heads, -1))[:, h], mixed[:, h].to(p.dtype), sizes) for h in range(self.heads)]
-        return torch.cat(each, 1)
+        to_width = self.out.weight.unflatten(1, (self.heads, self.head))
+        answers = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, to_width)) + self.out.bias / self.heads
+        return answers.flatten(1, 2)

@@ -52,6 +52,9 @@ class Transformer(Model):
         same = NearFar.defaults(dataset, recipe)
         return Defaults({}, same.rule, same.recipe, same.changes, same.weighted, same.smoothing)
 
+    def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
+        return True  # nothing depends on the number of edges
+
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.finish(self.states(graph, x, a, weights))
 
