@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,10 @@ class FNO(ImageModel):
         self.network: torch.nn.Module = Network(
             (modes,) * dim, in_channels + dim, out_channels, hidden_channels=width, n_layers=layers, positional_embedding=None
         )
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the parameters. neuraloperator adds an entry that is no tensor, which is left out."""
+        return {name: x for name, x in super().state_dict(*args, **kwargs).items() if isinstance(x, Tensor)}
 
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         return True  # nothing depends on the number of edges
