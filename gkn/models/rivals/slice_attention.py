@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gkn.models.nearfar import FLAT
 from gkn.models.rivals.transformer import Transformer
 from gkn.ops import autocast
 from gkn.ops.slices import EMPTY, degrees_of, gather, spread
@@ -82,7 +83,8 @@ class SliceBlock(nn.Module):
         means = (sums / (mass + EMPTY)).unflatten(1, (self.heads, self.slices))  # (functions, heads, slices, width)
         weight = self.value.weight.unflatten(0, (self.heads, self.head))
         t = torch.einsum("ghsw,hdw->ghsd", *autocast(means, weight)) + self.value.bias.unflatten(0, (self.heads, 1, self.head))
-        mixed = nn.functional.scaled_dot_product_attention(self.query(t), self.key(t), self.answer(t))
+        query, key = (nn.functional.rms_norm(x, (self.head,), eps=FLAT) for x in (self.query(t), self.key(t)))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, self.answer(t))
         to_width = self.out.weight.unflatten(1, (self.heads, self.head))
         answers = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, to_width)) + self.out.bias / self.heads
         return answers.flatten(1, 2)

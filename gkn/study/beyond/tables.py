@@ -106,9 +106,9 @@ SCALES = {
             "few": 200,
             "multigrid": 30,
             "ablations": 3,
-            "Transformer": 24,
-            "SliceAttention": 24,
-            "FNO": 24,
+            "Transformer": 32,
+            "SliceAttention": 26,
+            "FNO": 109,
         },
         smaller={},
         rivals={
