@@ -18,10 +18,11 @@ NUMBERS = {
     "mesh_to_vtu": 0.0309,
     "ask_anywhere": 0.0254,
     "inverse": 0.9771,
+    "grid_mesh_cloud": 0.0072,
 }
 
 
-LONG = ("green_function", "few_nodes", "inverse")
+LONG = ("green_function", "few_nodes", "inverse", "grid_mesh_cloud")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in NUMBERS])

@@ -144,7 +144,7 @@ class Domain(ABC):
         """Draw a function (K,) into a matplotlib axis, for dimensions 2 and 3. By default one dot per point."""
         x, y = self.points[:, 0].numpy(), self.points[:, 1].numpy()
         axis.margins(0.02)
-        return axis.scatter(x, y, c=function, s=max(0.5, 4000 / len(self)), linewidths=0, **style)
+        return axis.scatter(x, y, c=function, s=max(1.0, 20000 / len(self)), linewidths=0, **style)
 
 
 def values(domain: Domain, data: Data, name: str) -> Float[Tensor, "*batch K"]:
