@@ -114,23 +114,24 @@ def _spent(entry: dict[str, Any] | None, what: str) -> str:
 
 
 def summary(place: Place, scale: Scale) -> list[str]:
-    """Return lines of Markdown: the benchmark beside published errors, and one network on all kinds of points."""
+    """Return lines of Markdown: one table of errors on several kinds of points, beside published ones."""
     by_seed = [tables(scale, seed) for seed in seeds_of(place)]
-    lines = ["| error, relative l2, s = 85, 1000 training functions | |", "|---|---|"]
-    lines += [f"| {label} | {error:.4f} |" for label, error in PUBLISHED.items()]
-    for name in ("accuracy", "few", "multigrid"):
+    columns = ["s = 85", "s = 211", f"{scale.clouds[1]} random points", "unstructured mesh"]
+    lines = [f"| relative l2 error | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
+    for name in ("resolution", "accuracy", "few", "multigrid"):
         for rows in zip(*(each[name].rows for each in by_seed), strict=True):
-            cell = _cell([row.cells["s = 85"] for row in rows], place)
+            cells = [_short([row.cells.get(column) for row in rows], place) for column in columns]
             label = f"{rows[0].label}, {by_seed[0][name].title}" if name == "few" else rows[0].label
-            lines += [] if cell == NOT_RUN else [f"| {label} | **{cell}** |"]
-    table = [each["resolution"] for each in by_seed]
-    columns = [column for column in table[0].columns if column != first_of(scale)]
-    lines += ["", f"| learned from | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
-    for rows in zip(*(each.rows for each in table), strict=True):
-        cells = [_cell([row.cells.get(column) for row in rows], place) for column in columns]
-        if {*cells} - {NOT_RUN, ""}:
-            lines.append(f"| {rows[0].label} | {' | '.join(cells)} |")
-    return lines
+            label = f"NearFar, trained on {label}" if name == "resolution" else label
+            known = name == "accuracy" and label == "NearFar"  # the first row has its numbers
+            lines += [f"| {label} | {' | '.join(cells)} |"] if any(cells) and not known else []
+    empty = " |" * (len(columns) - 1)
+    return [*lines, *(f"| published: {label} | {error:.4f} |{empty}" for label, error in PUBLISHED.items())]
+
+
+def _short(cells: list[Cell | None], place: Place) -> str:
+    errors = _errors(_known(cells, place))
+    return f"{statistics.fmean(errors):.4f}" if errors else ""
 
 
 def _own_errors(found: dict[str, Any] | None) -> list[tuple[str, dict[str, str]]]:
