@@ -24,13 +24,13 @@ if beartype is not None:
 sys.modules[checker.__name__] = checker
 # All but the command line: typer hands its callbacks a context of another class than the one it documents.
 package = Path(__file__).parent.parent / "gkn"
-rooms = [path.stem for path in package.iterdir() if path.is_dir() or path.suffix == ".py"]
+layers = [path.stem for path in package.iterdir() if path.is_dir() or path.suffix == ".py"]
 if beartype is not None:
-    rooms = [room for room in rooms if room not in ("cli", "ops")] + [
+    layers = [layer for layer in layers if layer not in ("cli", "ops")] + [
         "ops.reference",
         "ops.factored",
     ]  # Triton reads the source
-    jaxtyping.install_import_hook([f"gkn.{room}" for room in rooms], "gkn_type_checker.check")
+    jaxtyping.install_import_hook([f"gkn.{layer}" for layer in layers], "gkn_type_checker.check")
 
 import pytest  # noqa: E402
 

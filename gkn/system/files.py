@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows: folders are not locked there
+    fcntl = None  # type: ignore[assignment]
 
 TEMPORARY = ".tmp-"
 LOCK = ".lock"
@@ -56,6 +60,8 @@ def _named(error: BaseException, path: Path) -> BaseException:
 
 def sync(path: Path) -> None:
     """Force a file's bytes, or a folder's entries, to the disk."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open folders
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -79,12 +85,13 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, refuse: Callable[[str], Exception]) -> Iterator[None]:
-    """Own a folder for writing, which is made if need be. The lock goes with the process, however that ends."""
+    """Make a folder if need be and own it for writing. The lock ends with the process, however that ends."""
     make_folder(folder)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise refuse(f"{folder}: another process is writing here; wait for it or choose another folder") from None
         yield

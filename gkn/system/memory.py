@@ -19,7 +19,9 @@ def available_memory(device: torch.device | str = "cpu") -> int:
         return int(torch.cuda.mem_get_info(device)[0] + kept)
     with suppress(OSError, StopIteration), open("/proc/meminfo") as file:
         return 1024 * int(next(line for line in file if line.startswith("MemAvailable")).split()[1])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 4 * 2**30  # the system does not say
 
 
 def check_room(needed: int, what: str, device: torch.device | str = "cpu") -> None:
