@@ -120,7 +120,7 @@ class Model(nn.Module, ABC):
             kind = complex_ if x.is_complex() else dtype if x.is_floating_point() else None
             return x.to(device, kind, non_blocking=wait)
 
-        return self._apply(move)
+        return self._apply(move)  # type: ignore[no-untyped-call]
 
     # --- training
 

@@ -135,7 +135,8 @@ def from_nnconv(
     for i, (weight, bias) in enumerate(layers[1:-1]):
         values |= {f"kappa.hidden.{i}.weight": weight, f"kappa.hidden.{i}.bias": bias}
     model.to(lift.dtype).load_state_dict({name: value for name, value in values.items() if value is not None})
-    return model.to(lift.device)
+    moved: GKN = model.to(lift.device)
+    return moved
 
 
 def _check_form(module: nn.Module) -> None:

@@ -35,7 +35,7 @@ class FNO(ImageModel):
             (modes,) * dim, in_channels + dim, out_channels, hidden_channels=width, n_layers=layers, positional_embedding=None
         )
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return the parameters. neuraloperator adds an entry that is no tensor, which is left out."""
         return {name: x for name, x in super().state_dict(*args, **kwargs).items() if isinstance(x, Tensor)}
 
