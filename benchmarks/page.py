@@ -277,7 +277,8 @@ def between(name, text):
 def demo(result):
     """What `make demo` prints, in README.md."""
     printed = "\n".join(f"    {line.rstrip()}" for line in result["printed"])
-    times = f"Set-up {result['setup_seconds']:.0f} s, demo {result['demo_seconds']:.0f} s. {source('demo-cpu', result)}"
+    setup = f"Set-up {result['setup_seconds']:.0f} s. " if "setup_seconds" in result else ""
+    times = f"{setup}Demo {result['demo_seconds']:.0f} s. {source('demo-cpu', result)}"
     between("demo", f"{printed}\n\n{times.replace('(demo-cpu', '(results/demo-cpu')}")
 
 
