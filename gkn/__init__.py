@@ -6,6 +6,7 @@ from gkn.data.generate import make_dataset
 from gkn.data.normalizer import Normalizer
 from gkn.data.problems import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, Problem
 from gkn.data.readers import import_files, reader
+from gkn.data.writers import save, writer
 from gkn.geometry.cloud import Cloud
 from gkn.geometry.domain import Domain
 from gkn.geometry.fields import GaussianField, two_phase
@@ -24,6 +25,7 @@ from gkn.operator.ways import Exact, Partition, Sampled, Support
 from gkn.ops import kernel_integral
 from gkn.pde import NotConverged, darcy_residual, solve_darcy
 from gkn.pde.greens_functions import green_disk, green_interval
+from gkn.system.randomness import stream
 from gkn.train.fit import fit
 from gkn.train.recipe import Recipe
 
@@ -80,7 +82,10 @@ __all__ = [
     "reader",
     "relative_l2",
     "rivals",
+    "save",
     "smooth",
     "solve_darcy",
+    "stream",
     "two_phase",
+    "writer",
 ]

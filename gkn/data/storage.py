@@ -41,6 +41,7 @@ SCHEMA = 1
 MANIFEST = "dataset.json"
 DOMAIN = "domain.h5"
 TYPES = ("float64", "float32", "int64", "bool")
+_TEXTS = {"kind": str, "sha256": str}  # entries of a domain; all others are whole numbers
 
 
 class ExistingDataset(ValueError):
@@ -110,19 +111,20 @@ class Manifest:
         return manifest
 
     def _validate(self, path: Path) -> None:
-        """The seal says that nobody changed it since; this, that whoever wrote it made sense."""
+        """Raise an error if entries have other types than gkn writes. The seal only says that they are as they were written."""
         names = (*self.inputs, *self.outputs)
         sound = isinstance(self.n, int) and isinstance(self.origin, dict) and all(isinstance(name, str) for name in names)
         if self.domain is not None:
-            kind = self.domain.get("kind") if isinstance(self.domain, dict) else None
-            sound = sound and kind in DOMAINS
-            stored = sound and "sha256" in self.domain  # the others are made of their numbers alone
-            needed = ("points", "dim") if stored else ("dim",)
-            sound = sound and all(isinstance(self.domain.get(key), int) for key in needed)
-            sound = sound and (kind != "grid" or isinstance(self.domain.get("size"), int))
-            sound = sound and (kind == "grid" or isinstance(self.domain.get("sha256"), str))
+            sound = sound and isinstance(self.domain, dict) and isinstance(self.domain.get("kind"), str)
+            sound = sound and all(isinstance(self.domain[key], _TEXTS.get(key, int)) for key in self.domain)
+            sound = sound and ("sha256" not in self.domain or "points" in self.domain)
         if not sound:
             raise CorruptFile(f"{path}: its entries are not of the kinds that gkn writes")
+        if self.domain is not None and self.domain["kind"] not in DOMAINS:
+            raise CorruptFile(
+                f"{path}: a domain of kind {self.domain['kind']!r}; there are {', '.join(DOMAINS)}: import the module that "
+                "defines it first"
+            )
         end = 0
         for shard in self.shards:
             whole = all(isinstance(value, int) for value in (shard.start, shard.count, shard.bytes))

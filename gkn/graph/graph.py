@@ -155,6 +155,11 @@ class Graph:
         return len(self.ptr) - 1
 
     @property
+    def sizes(self) -> list[int]:
+        """Number of targets of each graph of a batch."""
+        return sizes_of(self.cuts)
+
+    @property
     def num_edges(self) -> int:
         return len(self.src)
 
@@ -325,6 +330,11 @@ class Graph:
 def _overwrite(memory: Tensor, values: Tensor) -> None:
     memory[: len(values)].copy_(values)
     memory[len(values) :].zero_()
+
+
+def sizes_of(cuts: Sequence[int]) -> list[int]:
+    """Return the number of points of each function of a batch, given the cuts between them."""
+    return [stop - start for start, stop in pairwise(cuts)]
 
 
 def offsets(counts: Tensor) -> Tensor:

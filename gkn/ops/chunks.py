@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gkn.graph.graph import sizes_of
+
 CHUNK = 2**18
 """Points at a time. A network has some thousand numbers per point."""
 
@@ -35,11 +37,6 @@ def pointwise(function: Callable[..., Tensor], *given: Tensor) -> Tensor:
     if len(given[0]) <= CHUNK:
         return function(*given)
     return torch.cat([recomputed(function, *(x[i:j] for x in given)) for i, j in chunks(0, len(given[0]))])
-
-
-def sizes_of(cuts: Sequence[int]) -> list[int]:
-    """Return the number of points of each function of a batch, given the cuts between them."""
-    return [stop - start for start, stop in pairwise(cuts)]
 
 
 def by_function(

@@ -12,6 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from gkn.graph.graph import sizes_of
 from gkn.ops import chunks as chunking
 from gkn.ops.casts import full_precision
 
@@ -36,7 +37,7 @@ def shares_of(weights: Tensor | None, x: Tensor, cuts: Sequence[int], total: Cal
     if total is not None:
         return weights / total(weights.sum())
     tiny = torch.finfo(kind).tiny
-    return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split(chunking.sizes_of(cuts))])
+    return torch.cat([part / part.sum().clamp_min(tiny) for part in weights.split(sizes_of(cuts))])
 
 
 def gather(
@@ -49,7 +50,7 @@ def gather(
     """
     share = share.to(v.dtype)[:, None]
     if len(v) <= chunking.CHUNK:
-        sizes, p = chunking.sizes_of(cuts), degrees(v)
+        sizes, p = sizes_of(cuts), degrees(v)
         return _gathered(p, v * share, sizes), _gathered(p, share, sizes), p
 
     def sums(v: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:

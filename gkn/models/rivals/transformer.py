@@ -13,7 +13,6 @@ from gkn.graph.graph import Graph
 from gkn.models.model import Defaults, Model, Progress, check_sizes
 from gkn.models.nearfar import NearFar
 from gkn.ops.casts import full_precision
-from gkn.ops.chunks import sizes_of
 
 
 class Transformer(Model):
@@ -63,7 +62,7 @@ class Transformer(Model):
     ) -> list[Tensor]:
         """Return v before every block, and after the last."""
         x, a = self._ready(graph, x, a)
-        sizes = sizes_of(graph.cuts)
+        sizes = graph.sizes
         states = [self._lifted(x, a)]
         for done, block in enumerate(self.layers, start=1):
             states.append(block(states[-1], states[-1], sizes, sizes))
