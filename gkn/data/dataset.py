@@ -225,8 +225,9 @@ class Dataset:
         split(0.8)       80 percent of the samples, and the rest
         split(0.7, 0.2)  70 and 20 percent
         """
-        counts = [size if isinstance(size, int) else round(size * len(self)) for size in sizes]
-        if len(sizes) == 1 and not isinstance(sizes[0], int):
+        shares = [not isinstance(size, int) for size in sizes]
+        counts = [round(size * len(self)) if share else int(size) for size, share in zip(sizes, shares, strict=True)]
+        if shares == [True]:
             counts.append(len(self) - counts[0])
         if sum(counts) > len(self) or any(count < 0 for count in counts):
             raise ValueError(f"Dataset.split{sizes}: {sum(counts)} samples asked for, this dataset has {len(self)}")

@@ -105,7 +105,7 @@ def _in_memory(
     with _one_thread():
         for samples in shards:
             made, own = problem.make(seed, samples, device)
-            parts.append({name: values.cpu() if isinstance(values, Tensor) else values for name, values in made.items()})
+            parts.append(_on_host(made))
             domains += own or []
             if progress:
                 progress(samples.stop, shards[-1].stop)
@@ -147,12 +147,15 @@ def _on_gpu(
     def make(job: tuple[int, range]) -> Future[storage.Prepared]:
         number, samples = job
         made, domains = problem.make(seed, samples, device)
-        on_host: Fields = {name: values.cpu() if isinstance(values, Tensor) else values for name, values in made.items()}
-        return writers.submit(storage.prepare_shard, folder, number, samples.start, on_host, domains)
+        return writers.submit(storage.prepare_shard, folder, number, samples.start, _on_host(made), domains)
 
     with ThreadPoolExecutor(4) as writers, ThreadPoolExecutor(2) as makers:
         for written in _ahead(makers, make, jobs, 3):
             yield written.result()
+
+
+def _on_host(fields: Fields) -> Fields:
+    return {name: values.cpu() if isinstance(values, Tensor) else values for name, values in fields.items()}
 
 
 def _ahead(pool: ThreadPoolExecutor, function: Callable[[Any], Any], items: Iterable[Any], most: int) -> Iterator[Any]:

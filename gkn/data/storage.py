@@ -22,6 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from gkn.geometry.domain import DOMAINS, Domain
+from gkn.system.checks import has_types
 from gkn.system.files import (
     LOCK,
     CorruptFile,
@@ -113,11 +114,10 @@ class Manifest:
     def _validate(self, path: Path) -> None:
         """Raise an error if entries have other types than gkn writes. The seal only says that they are as they were written."""
         names = (*self.inputs, *self.outputs)
-        sound = isinstance(self.n, int) and isinstance(self.origin, dict) and all(isinstance(name, str) for name in names)
+        sound = has_types(vars(self), {"n": int, "origin": dict}) and all(type(name) is str for name in names)
         if self.domain is not None:
-            sound = sound and isinstance(self.domain, dict) and isinstance(self.domain.get("kind"), str)
-            sound = sound and all(isinstance(self.domain[key], _TEXTS.get(key, int)) for key in self.domain)
-            sound = sound and ("sha256" not in self.domain or "points" in self.domain)
+            needed = ("kind", "points") if "sha256" in self.domain else ("kind",)
+            sound = sound and has_types(self.domain, {key: _TEXTS.get(key, int) for key in (*needed, *self.domain)})
         if not sound:
             raise CorruptFile(f"{path}: its entries are not of the kinds that gkn writes")
         if self.domain is not None and self.domain["kind"] not in DOMAINS:
@@ -127,10 +127,8 @@ class Manifest:
             )
         end = 0
         for shard in self.shards:
-            whole = all(isinstance(value, int) for value in (shard.start, shard.count, shard.bytes))
-            if not (
-                whole and end <= shard.start and shard.count >= 1 and isinstance(shard.file, str) and _is_shard(shard.file)
-            ):
+            typed = has_types(vars(shard), {"start": int, "count": int, "bytes": int, "file": str})
+            if not (typed and end <= shard.start and shard.count >= 1 and _is_shard(shard.file)):
                 raise CorruptFile(f"{path}: the entry of shard {shard.file!r} makes no sense")
             end = shard.start + shard.count
 

@@ -12,6 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from gkn.system.checks import shape_of
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -52,8 +54,9 @@ class Graph:
     def __post_init__(self) -> None:
         for name, given in (("ptr", self.ptr), ("src", self.src)):
             if not isinstance(given, Tensor) or given.ndim != 1 or given.dtype not in (torch.int32, torch.int64):
-                what = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
-                raise ValueError(f"Graph: {name} is {what}; needed a vector of int32 or int64")
+                raise ValueError(
+                    f"Graph: {name} is {getattr(given, 'dtype', '')} {shape_of(given)}; needed a vector of int32 or int64"
+                )
         if self.ptr.device != self.src.device:
             raise ValueError(f"Graph: ptr is on {self.ptr.device}, src on {self.src.device}; needed one device")
         object.__setattr__(self, "num_sources", operator.index(self.num_sources))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gkn.graph.graph import Graph, offsets
-from gkn.system.checks import check_finite
+from gkn.system.checks import check_finite, shape_of
 from gkn.system.memory import check_room
 
 CANDIDATES = {"cpu": 2**21, "cuda": 2**24}  # pairs that are compared at a time
@@ -39,7 +39,7 @@ def radius_graph(
         targets   (T, d)  another set of points of the same dimension, on the same device
     """
     targets = sources if targets is None else targets
-    call = f"radius_graph({_shape(sources)}, {_shape(targets)}, r={r})"
+    call = f"radius_graph({shape_of(sources)}, {shape_of(targets)}, r={r})"
     for name, points in (("sources", sources), ("targets", targets)):
         if not isinstance(points, Tensor) or points.ndim != 2 or not points.is_floating_point():
             raise ValueError(f"{call}: {name} must be a (points, d) tensor of floating-point numbers")
@@ -96,7 +96,7 @@ def radius_graphs(points: Tensor, r: float) -> Graph:
 
 def nearest(sources: Tensor, targets: Tensor) -> Tensor:
     """(T,): which source each target is nearest to."""
-    call = f"nearest({_shape(sources)}, {_shape(targets)})"
+    call = f"nearest({shape_of(sources)}, {shape_of(targets)})"
     if sources.ndim != 2 or targets.ndim != 2 or sources.shape[1] != targets.shape[1] or not len(sources):
         raise ValueError(f"{call}: needed (points, d) of the same dimension, and at least one source")
     check_same_device(sources, targets, call)
@@ -125,10 +125,6 @@ def lumped(points: Tensor, weights: Tensor, nodes: Tensor) -> Tensor:
 def check_same_device(sources: Tensor, targets: Tensor, call: str) -> None:
     if sources.device != targets.device:
         raise ValueError(f"{call}: sources are on {sources.device}, targets on {targets.device}; needed one device")
-
-
-def _shape(points: Tensor) -> tuple[int, ...] | str:
-    return tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -150,7 +150,7 @@ class Multigrid(Model):
         return v.to(x.dtype)
 
     def _stages(self, cycle: int) -> list[Stage]:
-        return [each for each in self.stages[cycle * self.levels : (cycle + 1) * self.levels] if isinstance(each, Stage)]
+        return cast(list[Stage], [*self.stages[cycle * self.levels : (cycle + 1) * self.levels]])
 
     def _balls(self, graph: Graph, levels: list[Level], i: int, x: Tensor, a: Tensor) -> dict[str, Balls]:
         """Return the integrals of level i: within it, down from the level before, and up to the level before."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -232,7 +233,7 @@ class NearFar(Model):
             self._compiled = False
 
     def _blocks(self) -> list[Block]:
-        return [block for block in self.layers if isinstance(block, Block)]
+        return cast(list[Block], [*self.layers])
 
     def _kernel(self) -> Kernel:
         near = self._blocks()[0].near

@@ -81,7 +81,8 @@ def from_nnconv(
     """
     if isinstance(weights, nn.Module):
         _check_form(weights)
-    state = dict(weights.state_dict() if isinstance(weights, nn.Module) else weights)
+        weights = weights.state_dict()
+    state = dict(weights)
     _check_order(order)
     wrong = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if wrong:

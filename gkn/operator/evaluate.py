@@ -14,7 +14,7 @@ from gkn.data.dataset import BadNumbers, Dataset, Sample, check_sample
 from gkn.graph.batches import Batches, relative
 from gkn.graph.rules import Rule
 from gkn.operator.operator import Operator
-from gkn.operator.ways import Exact, Sampled, Test
+from gkn.operator.ways import Exact, How, Test
 
 NODES = 2**14  # at a time
 
@@ -132,18 +132,15 @@ class Judge:
             raise ValueError("relative_l2: this dataset has no samples")
         self.operator, self.dataset, self.how, self.r, self.seed = operator, dataset, how, r, seed
         self.weighted = weighted
+        self._own = operator if isinstance(operator, Operator) else None
         self._batches: Batches | None = None
         self._step, self._draws = 1, 1
-        if not isinstance(operator, Operator):
-            if not isinstance(how, Exact) or r is not None:
-                raise ValueError(f"relative_l2: {type(operator).__name__} answers on a sample's own points; no how, and no r")
-            return
-        rule: Rule | None = None
-        if isinstance(how, Sampled):
-            rule, self._draws = operator.rule.sampled(how.m, how.l, r), how.l
-        elif isinstance(how, Exact) and dataset.one_domain and len(dataset.domain) <= NODES // 4:
-            rule = operator.rule.whole(r)
+        if self._own is None and (how != Exact() or r is not None):
+            raise ValueError(f"relative_l2: {type(operator).__name__} answers on a sample's own points; no how, and no r")
+        rule = None if self._own is None else self._batch_rule(self._own.rule)
         if rule is not None:
+            assert self._own is not None
+            operator, self._draws = self._own, rule.graphs
             like = operator.model.like
             self._batches = Batches(
                 dataset,
@@ -157,6 +154,13 @@ class Judge:
             self._batches.draw(seed, 0)
             nodes = len(dataset.domain) if rule.drawn is None else rule.drawn * rule.graphs
             self._step = max(1, NODES // nodes)
+
+    def _batch_rule(self, rule: Rule) -> Rule | None:
+        """Return the rule for evaluating samples in batches; None if they are too large or on different domains."""
+        chosen = self.how.batched(rule, self.r)
+        if chosen is None or chosen.drawn is not None:
+            return chosen
+        return chosen if self.dataset.one_domain and len(self.dataset.domain) <= NODES // 4 else None
 
     def parts(self) -> list[tuple[int, int]]:
         """Return ranges of samples that are evaluated together."""
@@ -175,8 +179,8 @@ class Judge:
             l = self._draws
             batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
             weights = batch.weights if self._weighted(samples[0]) else None
-            assert isinstance(self.operator, Operator)
-            answer = self.operator.predict(batch)
+            assert self._own is not None
+            answer = self._own.predict(batch)
             columns = [slice(None), *(slice(i, i + 1) for i in range(answer.shape[1]))]
             each = [relative(answer[:, some], batch.u[:, some], batch, weights) for some in columns]
             found = torch.stack(each, 1).reshape(len(samples), l, -1).mean(1).cpu()
@@ -199,11 +203,11 @@ class Judge:
         return torch.cat([(top.sum() / bottom.sum())[None], top / bottom]).sqrt()
 
     def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:
-        assert not isinstance(self.how, Sampled)
-        if not isinstance(self.operator, Operator):
+        if self._own is None:
             return self.operator(sample)
+        assert isinstance(self.how, How)
         rng = torch.Generator().manual_seed(self.seed)
-        return self.operator(sample, how=self.how, r=self.r, rng=rng, progress=tick)
+        return self._own(sample, how=self.how, r=self.r, rng=rng, progress=tick)
 
     def _weighted(self, i: int) -> bool:
         if self.weighted is not None:

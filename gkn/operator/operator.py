@@ -22,7 +22,7 @@ from gkn.graph.neighbors import lumped
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import Model, model_from
 from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
-from gkn.operator.ways import Exact, How, Part, Partition, Support, together
+from gkn.operator.ways import Exact, How, Part, together
 from gkn.system.checks import check_finite
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
@@ -108,13 +108,13 @@ class Operator:
                 f"operator(sample): fields {a_shape} on {K} points of dimension {d}; this network was made for "
                 f"{model.in_channels} fields in dimension {model.dim}"
             )
-        if not isinstance(how, Exact | Support | Partition):
+        if not isinstance(how, How):
             raise ValueError(f"operator(sample, how={how!r}): use Exact(), Support(m, l) or Partition(m)")
         check_same_radius(model, self.rule.r if r is None else r)
         device = model.like.device
         nodes = _Nodes(sample.x.to(device), self._encode(sample.a, sample.x, "operator(sample): a"), sample.weights.to(device))
         queries = self._queries(sample, at, a)
-        if queries is None and isinstance(how, Support):  # all points are queries, the support nodes too
+        if queries is None and how.all_queries:
             queries = _Queries(sample.x, lambda part: nodes.a[part])
         rng = rng or torch.Generator().manual_seed(0)
         with torch.set_grad_enabled(differentiable), _evaluating(model):

@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
-from typing import TypeAlias
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gkn.geometry.domain import Domain
-from gkn.graph.rules import check_draws, draw_nodes
+from gkn.graph.rules import Rule, check_draws, draw_nodes
 
 
 @dataclass(frozen=True)
-class Exact:
+class Test(ABC):
+    """A way to evaluate an operator on the functions of a dataset."""
+
+    @abstractmethod
+    def batched(self, rule: Rule, r: float | None = None) -> Rule | None:
+        """Return the rule for evaluating many samples as one batch, or None if samples are evaluated one by one.
+
+        rule   the operator's
+        r      another radius than in training
+        """
+
+
+@dataclass(frozen=True)
+class How(Test):
+    """A way to predict: the nodes that carry the computation.
+
+    all_queries   every point of the sample is a query point, the nodes included
+    """
+
+    all_queries: ClassVar[bool] = False
+
+    def batched(self, rule: Rule, r: float | None = None) -> Rule | None:
+        return None
+
+    @abstractmethod
+    def parts(self, domain: Domain, rng: torch.Generator) -> Iterator[Part]:
+        """Yield the sub-graphs of a sample, each predicted by itself."""
+
+
+@dataclass(frozen=True)
+class Exact(How):
     """Every point of the sample is a node."""
+
+    def batched(self, rule: Rule, r: float | None = None) -> Rule:
+        return rule.whole(r)
 
     def parts(self, domain: Domain, rng: torch.Generator) -> Iterator[Part]:
         yield Part(None, len(domain))
 
 
 @dataclass(frozen=True)
-class Support:
+class Support(How):
     """m' random nodes carry the computation, all points are queries; the answer is the mean over l' draws."""
 
+    all_queries = True
     m: int
     l: int = 1
 
@@ -40,7 +75,7 @@ class Support:
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(How):
     """The paper's way: the points are split into sub-graphs of m nodes, each predicted by itself.
 
     On a grid the parts are strided sub-grids, shifted against each other, filled up to m with random further nodes; elsewhere
@@ -61,11 +96,8 @@ class Partition:
             yield Part(torch.cat([own, _others(len(domain), own, self.m - len(own), rng)]), len(own))
 
 
-How: TypeAlias = Exact | Support | Partition
-
-
 @dataclass(frozen=True)
-class Sampled:
+class Sampled(Test):
     """The paper's test: m' random nodes of each function, predicted from each other and compared there; l' times."""
 
     m: int
@@ -74,8 +106,8 @@ class Sampled:
     def __post_init__(self) -> None:
         check_draws(self)
 
-
-Test: TypeAlias = How | Sampled
+    def batched(self, rule: Rule, r: float | None = None) -> Rule:
+        return rule.sampled(self.m, self.l, r)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gkn.geometry.domain import Data, boundary_values, flat_batch, values
 from gkn.geometry.grid import Grid
-from gkn.system.checks import check_finite
+from gkn.system.checks import check_finite, device_of
 
 # The working set of one chunk: about the L2 cache on the CPU; on a GPU enough to fill it, little beside its memory.
 _CHUNK = {"cpu": 2**17, "cuda": 2**25}
@@ -34,7 +34,7 @@ def solve(
 ) -> Float[Tensor, "*batch K"]:
     if not 1e-13 <= tol < 1:
         raise ValueError(f"solve_darcy(tol={tol}): needed 1e-13 <= tol < 1; float64 has no more")
-    device = a.device if isinstance(a, Tensor) else torch.device("cpu")
+    device = device_of(a)
     given = [values(grid, data, name).to(device) for data, name in ((a, "a"), (f, "f"))]
     given.append(boundary_values(grid, g).to(device))
     check_positive(given[0])

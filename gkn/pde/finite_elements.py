@@ -13,7 +13,7 @@ from torch import Tensor
 from gkn.geometry.domain import Data, at_points, boundary_values, flat_batch, values
 from gkn.geometry.mesh import Mesh
 from gkn.pde.finite_differences import NotConverged, check_positive
-from gkn.system.checks import check_finite, real
+from gkn.system.checks import check_finite, device_of, real
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ def solve(mesh: Mesh, a: Data, f: Data, g: Data, *, per: Literal["node", "cell"]
         except RuntimeError as error:
             raise NotConverged(f"solve_darcy: the matrix of sample {i} is singular in float64; scale a ({error})") from error
         u[i, inner] = torch.from_numpy(factor.solve(right))
-    return u.reshape(*batch, len(mesh)).to(a.device if isinstance(a, Tensor) else "cpu")
+    return u.reshape(*batch, len(mesh)).to(device_of(a))
 
 
 def residual(mesh: Mesh, a: Data, u: Tensor, f: Data, *, per: Literal["node", "cell"] | None = None) -> Float[Tensor, "*batch"]:

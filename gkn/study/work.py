@@ -30,9 +30,10 @@ from gkn.models import MODELS
 from gkn.operator.evaluate import relative_l2
 from gkn.operator.operator import Operator
 from gkn.operator.saved import OPERATOR, load
-from gkn.operator.ways import Exact, How, Sampled
+from gkn.operator.ways import How
 from gkn.study.cells import Cell, Data, Training, plain
 from gkn.study.scattered import clouds, scattered
+from gkn.system.checks import has_types
 from gkn.system.files import CorruptFile, canonical, make_folder, write
 from gkn.system.machine import commit, machine, versions
 from gkn.system.randomness import stream
@@ -91,11 +92,11 @@ class Place:
 
 def _is_complete(found: dict[str, Any]) -> bool:
     """True if a result has everything the pages need."""
-    texts = all(isinstance(found[key], str) for key in ("training", "device", "machine", "commit", "command"))
-    if not texts or not isinstance(found["jobs"], int):
+    texts = dict.fromkeys(("training", "device", "machine", "commit", "command"), str)
+    if not has_types(found, {**texts, "jobs": int}):
         return False
     if "failed" in found:
-        return isinstance(found["failed"], str)
+        return has_types(found, {"failed": str})
     numbers = [found["error"]["mean"], found["error"]["spread"], *found["error"].get("each", [])]
     numbers += [found["seconds"]["fit"], found["seconds"]["judge"]]
     numbers += [x for x in (found["steps"], found["peak_bytes"]) if x is not None] + [*(found["edges"] or {}).values()]
@@ -266,7 +267,7 @@ def evaluated(cell: Cell, operator: Operator, place: Place) -> dict[str, Any]:
     less = products("fp32" if recipe.precision in ("fp32", "fp64") else "tf32")
     with less, torch.autocast(torch.device(place.device).type, torch.bfloat16, enabled=cell.rounded):
         if cell.blur:
-            assert not isinstance(cell.how, Sampled)
+            assert isinstance(cell.how, How)
             found = relative_l2(Blurred(operator, cell.how, cell.blur), tests, seed=1)
         else:
             found = relative_l2(operator, tests, cell.how, seed=1)
@@ -313,10 +314,9 @@ def edges_of(cell: Cell) -> dict[str, float] | None:
     rule, data = cell.training.rule, cell.training.data
     if rule.r is None:
         return None
-    tested = rule.sampled(cell.how.m) if isinstance(cell.how, Sampled) else rule.whole()
     found = {}
-    for name, which, every in (("train", rule, data.every), ("test", tested, cell.every)):
-        if name == "train" or isinstance(cell.how, Sampled | Exact):
+    for name, which, every in (("train", rule, data.every), ("test", cell.how.batched(rule), cell.every)):
+        if which is not None:
             count = _edges(which, (data.size - 1) // every + 1)
             if count is not None:
                 found[name] = count

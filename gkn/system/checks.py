@@ -1,7 +1,8 @@
-"""Argument checks: real finite numbers, usable devices, points inside a domain."""
+"""Argument checks: types, real finite numbers, usable devices, points inside a domain."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,21 @@ def real(data: Any, name: str) -> Float[Tensor, "..."]:
         raise ValueError(f"{name} must be real, but came as {data.dtype}")
     numbers: Tensor = data.detach().to(torch.float64)
     return numbers
+
+
+def has_types(entries: Any, kinds: Mapping[str, Any]) -> bool:
+    """True if all these entries are there and have these types."""
+    return isinstance(entries, Mapping) and all(isinstance(entries.get(name), kind) for name, kind in kinds.items())
+
+
+def shape_of(x: Any) -> tuple[int, ...] | str:
+    """Return the shape of a tensor, or the type of anything else, for messages."""
+    return tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+
+
+def device_of(x: Any) -> torch.device:
+    """Return the device of a tensor; the CPU for anything else."""
+    return x.device if isinstance(x, Tensor) else torch.device("cpu")
 
 
 def check_finite(x: Tensor, name: str) -> None:

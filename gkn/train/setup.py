@@ -82,16 +82,16 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     datasets, test = _split([dataset] if isinstance(dataset, Dataset) else [*dataset], choices.test)
     if not datasets or not all(len(each) for each in datasets):
         raise ValueError("fit: there is nothing to learn: a dataset without samples")
-    given = choices.model
-    kind = type(given) if isinstance(given, Model) else _kind(given)
-    if not isinstance(given, Model):
+    given = choices.model if isinstance(choices.model, Model) else None
+    kind = _kind(choices.model) if given is None else type(given)
+    if given is None:
         datasets, test = _smoothed(datasets, test, choices.smoothing or {})
     suggested = _suggestion(kind, datasets, choices.recipe if isinstance(choices.recipe, str) else None)
     recipe = _recipe(choices, suggested, device, out)
-    if not isinstance(given, Model) and choices.smoothing is None:
+    if given is None and choices.smoothing is None:
         datasets, test = _smoothed(datasets, test, suggested.smoothing)
     _check_fields(datasets, test)
-    model = given if isinstance(given, Model) else _built(kind, datasets[0], _settings(kind, choices, suggested), recipe)
+    model = given or _built(kind, datasets[0], _settings(kind, choices, suggested), recipe)
     rules = _rules(choices.rule, suggested, model, len(datasets))
     _check(model, datasets, rules, test)
     drawn = rules[0].drawn
@@ -120,7 +120,7 @@ def _smoothed(
     return datasets, test
 
 
-def _kind(given: type[Model] | str | None) -> type[Model]:
+def _kind(given: Model | type[Model] | str | None) -> type[Model]:
     if given is None:
         return NearFar
     if isinstance(given, str):
@@ -153,7 +153,7 @@ def _recipe(choices: Choices, suggested: Defaults, device: str, out: Path | None
 
 def _settings(kind: type[Model], choices: Choices, suggested: Defaults) -> dict[str, Any]:
     """Return the settings of a model that is built. Its radius is that of the rule, if one was chosen."""
-    rules = [choices.rule] if isinstance(choices.rule, Rule) else choices.rule or []
+    rules = [] if choices.rule is None else _listed(choices.rule, 1)
     radius = {"radius": rules[0].r} if rules and "radius" in kind.settings else {}
     unsmoothed = choices.smoothing is not None and suggested.smoothing  # the suggested features do not exist then
     features = {"features": None} if unsmoothed and "features" in suggested.settings else {}
@@ -175,7 +175,12 @@ def _rules(given: Rule | Sequence[Rule] | None, suggested: Defaults, model: Mode
     if given is None:
         numbers = {**suggested.rule, **({} if model.radius is None else {"r": model.radius})}
         return [rule_from(numbers)] * count
-    return [given] * count if isinstance(given, Rule) else [*given]
+    return _listed(given, count)
+
+
+def _listed(rules: Rule | Sequence[Rule], count: int) -> list[Rule]:
+    """Return one rule for each dataset; one that is given alone is for all."""
+    return [rules] * count if isinstance(rules, Rule) else [*rules]
 
 
 def _check_fields(datasets: Sequence[Dataset], test: Dataset | None) -> None:
