@@ -409,7 +409,7 @@ def test_small_kernels_give_the_same_bits_twenty_times():
 def test_a_recorded_step_is_the_step(kind, rule, more, monkeypatch):
     """Replayed or not, a run has the same losses to rounding; a last batch that is smaller has a record of its own, and one
     with more edges than there is room for is recorded anew."""
-    monkeypatch.setattr("gkn.train.capture.ROOM", 1.001)
+    monkeypatch.setattr("gkn.train.capture.SPARE", 1.001)
     data = make_dataset(Darcy(size=31), 10, device="cuda").smoothed(0.05)
     losses = {}
     for capture in (True, False):

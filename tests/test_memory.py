@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from gkn.system.memory import available_memory, check_room
+from gkn.system.memory import available_memory, check_memory
 
 
 def test_what_is_free_is_known():
@@ -12,9 +12,9 @@ def test_what_is_free_is_known():
 
 
 def test_what_does_not_fit_is_refused_with_the_number():
-    check_room(2**20, "a little")
+    check_memory(2**20, "a little")
     with pytest.raises(MemoryError, match=r"a universe: needs 1.05e\+06 GiB, but .* GiB are free on cpu"):
-        check_room(2**50, "a universe")
+        check_memory(2**50, "a universe")
 
 
 KEPT = """

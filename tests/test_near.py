@@ -93,7 +93,7 @@ def test_edges_that_are_not_there_are_not_seen(rng):
     """A graph with room for more, and refilled with another's edges: passes and differences are that other's."""
     first, second = case(rng, sources=23), case(rng, sources=23)
     graph, of, dim, kernel, v, weights = second
-    place = first[0].with_room(9.0)
+    place = first[0].with_spare_memory(9.0)
     for each in (radius_graph(torch.rand(23, 2, generator=rng), r=1.5), graph):  # many edges, and then few
         assert each.num_edges <= place.num_edges
         place.refill(each)

@@ -16,7 +16,7 @@ from gkn.graph.neighbors import radius_graph
 from gkn.graph.rules import Radius
 from gkn.models import NearFar
 from gkn.models import model_from as model_of
-from gkn.models.nearfar import EMPTY, FLAT
+from gkn.models.nearfar import EMPTY, RMS_EPSILON
 from gkn.operator.evaluate import relative_l2
 from gkn.operator.operator import Operator
 from gkn.operator.saved import load
@@ -62,7 +62,8 @@ def by_the_formula(model, x, a, w):
                 share = w * p[:, h, s] / w.sum()
                 z[h, s] = share @ values[:, h] / (share.sum() + EMPTY)
         query, key = (
-            each / (each.square().mean(-1, keepdim=True) + FLAT).sqrt() for each in (block.far.query(z), block.far.key(z))
+            each / (each.square().mean(-1, keepdim=True) + RMS_EPSILON).sqrt()
+            for each in (block.far.query(z), block.far.key(z))
         )
         scores = (query @ key.transpose(1, 2) / block.far.head**0.5).softmax(-1)
         far = torch.einsum("khs,hsd->khd", p, scores @ block.far.answer(z))

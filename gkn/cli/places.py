@@ -1,4 +1,4 @@
-"""What the verbs that fill tables share: folders of results, and lines of progress."""
+"""Helpers of the verbs that fill tables: folders of results, and lines of progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gkn predict: functions in, functions out."""
+"""gkn predict: evaluate an operator on functions in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs share: consoles, progress bars, configuration files, and the meaning of words on the command line."""
+"""Helpers of all verbs: consoles, progress bars, configuration files, and conversion of words on the command line."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Dataset:
         return self._source.number(int(self._index[self._position(i)]))
 
     def damaged(self) -> list[str]:
-        """Compare every file of a dataset on disk with its hash; return what is wrong, in words."""
+        """Compare every file of a dataset on disk with its hash; return a list of problems."""
         return self._source.damaged()
 
     def _position(self, i: int) -> int:
@@ -325,7 +325,7 @@ class Dataset:
         return {"name": "view", "every": self._stride, **smoothed, "of": self.manifest.origin, "hash": self.manifest.hash}
 
     def save(self, path: str | os.PathLike[str], *, origin: Mapping[str, Any] | None = None, force: bool = False) -> None:
-        """Write the dataset to a folder, shard by shard. Called again after an interruption, it goes on.
+        """Write the dataset to a folder, shard by shard. Called again after an interruption, it resumes.
 
         origin   a description of how the data were made, for `gkn data info`
         force    replace another dataset in that folder

@@ -1,4 +1,4 @@
-"""Features: what the fields of a network are called, and how they are computed from those a user has."""
+"""Features: names of the fields of a network, and how they are computed from the fields a user gives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Features:
     inputs    the inputs of the network, in its order
     outputs   its outputs
     smoothed  (field, width): this field smoothed by a Gaussian of that width, and its gradient, are among the inputs
-    units     of any of the fields, for people
+    units     units of the fields, for display only
     """
 
     given: tuple[str, ...]

@@ -31,11 +31,11 @@ from gkn.system.machine import versions
 
 
 class WorkerLost(RuntimeError):
-    """A process that was making samples is gone."""
+    """A process that was making samples has died."""
 
 
 Progress = Callable[[int, int], None]
-"""Called with the number of samples that are safe on disk (or in memory), and of all."""
+"""Called with the number of samples that are written (or in memory), and the number of all."""
 
 
 def make_dataset(
@@ -49,7 +49,7 @@ def make_dataset(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Make n samples of a problem, in memory or in the folder `out`, where an interrupted run goes on when called again.
+    """Make n samples of a problem, in memory or in the folder `out`, where an interrupted run is resumed.
 
     With device="cpu" `workers` processes share the shards (joblib: its backends reach a cluster), one thread each,
     because the bits of a sum depend on the number of threads. With device="cuda" one process keeps the GPU busy.
@@ -159,7 +159,7 @@ def _on_host(fields: Fields) -> Fields:
 
 
 def _ahead(pool: ThreadPoolExecutor, function: Callable[[Any], Any], items: Iterable[Any], most: int) -> Iterator[Any]:
-    """Map with at most `most` results waiting, so that memory stays bounded."""
+    """Map a function over items with at most `most` results waiting, so that memory stays bounded."""
     waiting: list[Future[Any]] = []
     for item in items:
         waiting.append(pool.submit(function, item))

@@ -13,13 +13,13 @@ from gkn.geometry.domain import Domain
 
 
 def _box(x: Tensor) -> Tensor:
-    """0 on the boundary of the unit box and beyond, about the distance to it near it, 1 in the middle, smooth in between."""
+    """Return a smooth function: 0 outside the unit box and on its boundary, close to the distance near it, 1 in the middle."""
     inside = (x * (1 - x)).clamp_min(0).abs()  # and no -0.0, whose inverse is -inf
     return 4 * x.shape[1] / (1 / inside).sum(1)
 
 
 def _ball(x: Tensor) -> Tensor:
-    """The same of the unit ball around 0."""
+    """Return a smooth function: 0 outside the unit ball around 0 and on its boundary, 1 at 0."""
     return (1 - x.square().sum(1)).clamp_min(0)
 
 
@@ -31,8 +31,8 @@ WALLS: dict[str, Callable[[Tensor], Tensor]] = {"box": _box, "ball": _ball}
 class Normalizer:
     """(values - mean) / std, with one mean and one standard deviation per field, or, on a `domain`, one per field and point.
 
-    The second kind knows the mean solution; away from its domain's points it is interpolated. With `zero`, one of `WALLS`, std
-    is multiplied by a function that is 0 on that boundary: whatever a network says, there it is decoded to the mean.
+    The second kind holds the mean solution; between the points of its domain it is interpolated. With `zero`, one of `WALLS`,
+    std is multiplied by a function that is 0 on that boundary. There every output of a network is decoded to the mean.
     """
 
     mean: Tensor  # (c,), or (K, c) on a domain of K points; float64
@@ -67,7 +67,7 @@ class Normalizer:
     def fit(
         dataset: Dataset | Sequence[Dataset], names: Sequence[str], pointwise: bool = False, zero: str | None = None
     ) -> Normalizer:
-        """Over all points of all samples of a dataset, or several: of what is trained on. A constant field is only shifted.
+        """Compute mean and std over all points of all samples of one or several datasets. A constant field is only shifted.
 
         With `zero` the mean is 0, and std such that fields over std have the mean square 1.
         """
@@ -96,7 +96,7 @@ class Normalizer:
         means, stds = [], []
         for moments in _moments(datasets, names, lambda values: values[:, None]):
             std = (moments.square / moments.count).sqrt()
-            # Where all samples agree, as on a boundary, a small share of what they differ by elsewhere, and no division by 0.
+            # Where all samples agree, as on a boundary, std is a small share of that elsewhere: nothing is divided by 0.
             least = 1e-3 * float(std.square().mean().sqrt())
             means.append(moments.mean)
             stds.append(std + least if least > 0 else torch.ones_like(std))
@@ -122,7 +122,7 @@ class Normalizer:
         return Normalizer(torch.zeros_like(std), torch.where(std > 0, std, 1.0), None, zero)
 
     def at(self, points: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and std at points (P, d): (P, c) each, or (c,) where they are the same everywhere."""
+        """Return mean and std at points (P, d): (P, c) each, or (c,) if they are the same everywhere."""
         if self.domain is None and self.zero is None:
             return self.mean, self.std
         if points is None:
@@ -138,22 +138,22 @@ class Normalizer:
         return mean, std
 
     def encode(self, values: Tensor, points: Tensor | None = None) -> Tensor:
-        """In float64."""
+        """Normalise fields at points, in float64."""
         if self.zero is not None:
             raise ValueError(f"Normalizer(zero={self.zero!r}): where it is 0 there is nothing to divide by; it only decodes")
         mean, std = (x.to(values.device) for x in self.at(points))
         return (values.double() - mean) / std
 
     def decode(self, values: Tensor, points: Tensor | None = None) -> Tensor:
-        """In the type of `values`."""
+        """Undo `encode`, in the type of `values`."""
         mean, std = (x.to(values.device) for x in self.at(points))
         return (values.double() * std + mean).to(values.dtype)
 
 
 class _Moments:
-    """Mean and sum of squared deviations, merged part by part: nothing cancels, and nothing has to fit in memory.
+    """Mean and sum of squared deviations, merged part by part, so that nothing cancels and nothing has to fit in memory.
 
-    Over all entries of a vector, or, of (K, 1), for each row by itself.
+    They are those of all entries of a vector; for (K, 1), those of each row.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _Moments:
 
 
 def _moments(datasets: Sequence[Dataset], names: Sequence[str], form: Callable[[Tensor], Tensor]) -> list[_Moments]:
-    """Of each field. Sample by sample, and the fields of one together: some are made of others."""
+    """Return the moments of each field. All fields of a sample are read together, since some are computed from others."""
     found = [_Moments() for _ in names]
     for dataset in datasets:
         for i in range(len(dataset)):

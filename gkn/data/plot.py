@@ -1,4 +1,4 @@
-"""Pictures. Colours are perceptually even and safe for the colour-blind; samples share their colour bars."""
+"""Pictures. Colour maps are perceptually uniform and safe for the colour-blind; samples share their colour bars."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from torch import Tensor
 from gkn.data.dataset import Dataset
 from gkn.geometry.domain import Domain
 
-# Coefficients and sources in cividis, solutions in viridis: told apart at a glance, each even in lightness.
+# Coefficients and sources in cividis, solutions in viridis: easy to distinguish, both uniform in lightness.
 _COLOURS = {"a": "cividis", "f": "cividis", "u": "viridis"}
-# Lines in the colours of Okabe and Ito, told apart by everyone, and by their marks in grey.
+# Lines in the colours of Okabe and Ito, which the colour-blind can distinguish; markers differ for print in grey.
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKS = "osD^v*P"
 
 
 def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "") -> None:
-    """The first samples, a column each, a row for each field."""
+    """Draw the first samples: a column for each, a row for each field."""
     count = min(samples, len(dataset))
     names = dataset.names
     one_dimension = dataset[0].domain.dim == 1
@@ -59,7 +59,7 @@ def save(figure: Figure, out: Path) -> None:
 
 
 def save_twice(figure: Figure, stem: Path) -> None:
-    """PNG to look at, PDF to print."""
+    """Save as PNG for screens and as PDF for print."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(stem.with_name(stem.name + ".png"), dpi=150)
     figure.savefig(stem.with_name(stem.name + ".pdf"), metadata={"CreationDate": None})
@@ -67,9 +67,9 @@ def save_twice(figure: Figure, stem: Path) -> None:
 
 
 def show_answers(rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor]], out: Path, title: str = "") -> None:
-    """Coefficient, truth, prediction and their difference, a row for each (name, domain, a, truth, prediction).
+    """Draw coefficient, truth, prediction and difference in a row for each (name, domain, a, truth, prediction).
 
-    Truth and prediction share their colours; the difference has its own, and 0 is white.
+    Truth and prediction share a colour scale; the difference has its own, with white for 0.
     """
     size = (11.6, 2.65 * len(rows) + 0.45)
     figure, axes = plt.subplots(len(rows), 4, figsize=size, squeeze=False, layout="constrained")
@@ -96,7 +96,7 @@ def show_answers(rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor]], out
 
 
 def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -> None:
-    """Training loss and test error over epochs."""
+    """Draw training loss and test error over epochs."""
     figure, axis = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
     axis.semilogy(
         [each["epoch"] for each in metrics], [each["loss"] for each in metrics], color="#1f4e79", label="training loss"

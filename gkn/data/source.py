@@ -1,4 +1,4 @@
-"""Sources: where the numbers of a dataset come from. Memory, or another source with something computed from it."""
+"""Sources of samples: memory, or another source with fields computed from it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Source(ABC):
         return None
 
     def damaged(self) -> list[str]:
-        """Compare all files with their hashes; return what is wrong, in words."""
+        """Compare all files with their hashes; return a list of problems."""
         return []
 
 
@@ -190,8 +190,8 @@ class Smoothed(Source):
 class Kept(Source):
     """Values (n, K) of all fields of some samples, computed once and held in memory.
 
-    source     what they were read or computed from
-    numbers    of the samples there
+    source     source they were read or computed from
+    numbers    numbers of the samples there
     """
 
     def __init__(

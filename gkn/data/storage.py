@@ -1,11 +1,11 @@
 """A dataset on disk: a folder with dataset.json and immutable HDF5 shards.
 
-    dataset.json        schema, recipe, seed, versions, domain, fields, and the sha256 of every shard; sealed by its own
+    dataset.json        schema, recipe, seed, versions, domain, fields, and the sha256 of every shard and of itself
     domain.h5           points (and cells) of the one domain of all samples, unless it is a grid
     shard-00000.h5      fields of samples 0, 1, ...: (n, K) where all share a domain, else flat, cut by node_ptr
 
-A shard is written under a temporary name, synced, renamed, and only then listed; what is listed is never written
-again. So whatever kills the writer, everything listed is whole, and a rerun makes just what is missing.
+A shard is written under a temporary name, synced, renamed, and only then listed. Listed shards are never written again. If the
+writer is killed at any moment, all listed shards are complete, and a rerun makes only the missing ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What dataset.json says. `domain` is None where every sample has its own."""
+    """Content of dataset.json. `domain` is None if every sample has its own."""
 
     n: int
     inputs: tuple[str, ...]
@@ -77,11 +77,11 @@ class Manifest:
 
     @property
     def hash(self) -> str:
-        """Names the data: the same recipe, seed and bits give the same hash, however many workers made them."""
+        """Hash of the data: equal for the same recipe, seed and bits, whatever the number of workers."""
         return digest(self.json())
 
     def header(self) -> Manifest:
-        """What must agree for a rerun to go on where this one stopped."""
+        """Return the entries that must agree for a rerun to resume this dataset."""
         return replace(self, shards=())
 
     def json(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Manifest:
 
 @contextmanager
 def writing(folder: Path, header: Manifest, domain: Domain | None, force: bool = False) -> Iterator[Manifest]:
-    """Own `folder` for writing. Yields what is in it already: a new manifest, or that of an interrupted run of the same.
+    """Lock `folder` for writing and yield its manifest: a new one, or that of an interrupted run with the same header.
 
     Refuses a folder that holds another dataset or other files, unless `force`, which then removes the dataset only.
     """
@@ -148,7 +148,7 @@ def writing(folder: Path, header: Manifest, domain: Domain | None, force: bool =
 
 
 def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool) -> Manifest:
-    """Look first; remove only what is ours, and only once it is clear that this run goes on."""
+    """Return the manifest to continue with. Files are removed only if gkn wrote them and this run will go on."""
     arrays = {} if domain is None else {name: array.numpy() for name, array in domain.arrays().items()}
     image = image_of(arrays) if arrays else None
     header = replace(header, domain=None if domain is None else _describe(domain, image))
@@ -177,7 +177,7 @@ def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool)
 
 
 def remove(folder: Path) -> None:
-    """Remove a dataset's own files, dataset.json first, so that nothing is ever listed and gone."""
+    """Remove the files of a dataset, dataset.json first, so that no listed file is ever missing."""
     shards = [path for path in folder.iterdir() if _is_shard(path.name)]
     for path in [folder / MANIFEST, folder / DOMAIN, *shards]:
         path.unlink(missing_ok=True)
@@ -192,7 +192,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _is_rest(path: Path, image: bytes | None) -> bool:
-    """May a run of ours, killed before it wrote dataset.json, have left this? Shards come later, so they are not ours."""
+    """True for files that a run of gkn may have left if it was killed before it wrote dataset.json. Shards come later."""
     if path.name == LOCK or path in unfinished(path.parent, _is_ours):
         return True
     return path.name == DOMAIN and image is not None and path.read_bytes() == image
@@ -200,7 +200,7 @@ def _is_rest(path: Path, image: bytes | None) -> bool:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A shard whose bytes are safe on disk, under a temporary name. Any process may prepare; only the writer lists."""
+    """A shard on disk under a temporary name. Any process may prepare one; only the process with the lock lists it."""
 
     temporary: Path
     shard: Shard
@@ -213,7 +213,11 @@ def prepare_shard(
     fields: Mapping[str, Tensor | Sequence[Tensor]],
     domains: Sequence[Domain] | None = None,
 ) -> Prepared:
-    """Samples start, start+1, ...: each field (n, K), or n tensors of (K,); and the domains where they differ."""
+    """Write samples start, start+1, ... to a temporary file.
+
+    fields    (n, K) each, or n tensors (K,)
+    domains   of the samples, if each has its own
+    """
     arrays: dict[str, Array] = {} if domains is None else _domain_arrays(domains)
     for name, rows in fields.items():
         if isinstance(rows, Tensor):
@@ -230,10 +234,10 @@ def prepare_shard(
 
 
 def listing(folder: Path, manifest: Manifest, prepared: Prepared) -> Manifest:
-    """Give a shard its name, then list it.
+    """Rename a shard, then list it.
 
-    This is done by the process that holds the lock alone: a worker that outlives its run can leave a temporary file,
-    but never touch a dataset that somebody else has begun meanwhile.
+    Only the process that holds the lock does this. A worker that outlives its run can leave a temporary file, but cannot change
+    a dataset that another run has begun meanwhile.
     """
     place(prepared.temporary, folder / prepared.shard.file)
     manifest = replace(manifest, shards=tuple(sorted([*manifest.shards, prepared.shard], key=lambda each: each.start)))
@@ -252,7 +256,7 @@ def _domain_arrays(domains: Sequence[Domain]) -> dict[str, Array]:
         if name not in _PER_POINT:
             arrays[ptr_of(name)] = np.cumsum([0, *(len(one[name]) for one in each)])
     arrays["node_ptr"] = np.cumsum([0, *map(len, domains)])
-    if kinds - {"mesh", "cloud"}:  # these two are told apart by their cells
+    if kinds - {"mesh", "cloud"}:  # meshes and clouds are distinguished by their cells
         arrays["kind"] = np.frombuffer(domains[0].kind.encode(), np.uint8).astype(np.int64)
     return arrays
 

@@ -17,11 +17,11 @@ from gkn.geometry.domain import DOMAINS, Domain
 from gkn.system.files import CorruptFile, sha256
 from gkn.system.hdf5 import Array, check_fits, plain_array
 
-_MOST_OPEN = 64  # files, of the 1024 a process may have
+_MOST_OPEN = 64  # open files; a process may have 1024
 
 
 class Stored(Source):
-    """Reads a dataset folder, lazily. The first touch of a file compares it with its hash; later touches trust it."""
+    """The samples of a dataset folder, read when needed. A file is compared with its hash when it is first opened."""
 
     def __init__(self, folder: Path, partial: bool = False) -> None:
         self.folder = Path(folder)
@@ -42,7 +42,7 @@ class Stored(Source):
         self.one_domain = None if described is None else self._read_domain(described)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}, "_checked": set()}  # opened, and checked, again on the other side
+        return {**self.__dict__, "_open": {}, "_checked": set()}  # files are opened and checked again in the other process
 
     def identity(self) -> str:
         return self.manifest.hash
@@ -51,7 +51,7 @@ class Stored(Source):
         return self.folder
 
     def damaged(self) -> list[str]:
-        """Compare every shard with what dataset.json says of it; what is wrong, in words."""
+        """Compare every shard with its entry in dataset.json; return a list of problems."""
         found = []
         for shard in self.shards:
             try:
@@ -61,7 +61,7 @@ class Stored(Source):
         return found
 
     def read(self, name: str, i: int) -> Tensor:
-        """Field `name` of sample i: (K,)."""
+        """Return the field `name` (K,) of sample i."""
         shard, file, k = self._find(i)
         data = self._field(name, shard, file)
         if self.one_domain is not None:
@@ -70,7 +70,7 @@ class Stored(Source):
         return torch.from_numpy(data[ptr[k] : ptr[k + 1]])
 
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
-        """Field `name` of many samples on one domain: (n, K), read a run of a shard at a time."""
+        """Return the field `name` (n, K) of many samples on one domain, reading consecutive samples of a shard together."""
         assert self.one_domain is not None
         indices = list(indices)
         dtype = self.read(name, indices[0]).dtype if indices else torch.float64
@@ -87,7 +87,7 @@ class Stored(Source):
         return out
 
     def _field(self, name: str, shard: Shard, file: h5py.File) -> h5py.Dataset:
-        """Of the shape that dataset.json implies, checked before anything of that shape is allocated."""
+        """Return a field after checking that it has the shape dataset.json implies, before any memory is allocated."""
         data = self._dataset(file, f"fields/{name}", shard.file)
         if self.one_domain is not None:
             expected: tuple[int, ...] = (shard.count, len(self.one_domain))

@@ -155,7 +155,7 @@ def values(domain: Domain, data: Data, name: str) -> Float[Tensor, "*batch K"]:
 
 
 def boundary_values(domain: Domain, g: Data) -> Float[Tensor, "*batch K"]:
-    """Return g on the boundary points and 0 at all others. Off the boundary g is never looked at."""
+    """Return g on the boundary points and 0 at all others. Off the boundary g is not evaluated."""
     edge = domain.boundary
     if callable(g):
         given = at_points(g, domain.points[edge], "g")

@@ -1,4 +1,4 @@
-"""Random fields that are functions: one draw can be evaluated on every grid, on every mesh, at any points."""
+"""Random fields as functions: one draw can be evaluated on any grid, any mesh and at any points."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHUNK = 2**24  # numbers held at once
 
 @dataclass(frozen=True)
 class GaussianField:
-    """N(0, scale^2 (-Lap + tau^2)^-alpha) on the cube [lower, upper]^dim, as a series of `modes` eigenfunctions an axis.
+    """N(0, scale^2 (-Lap + tau^2)^-alpha) on the cube [lower, upper]^dim, as a series of `modes` eigenfunctions per axis.
 
         a(x) = sum_k scale (lambda_k + tau^2)^(-alpha/2) xi_k phi_k(x),   xi_k ~ N(0, 1),   int phi_k^2 = 1
 
@@ -41,7 +41,7 @@ class GaussianField:
     alpha: float
     boundary: Boundary = "neumann"
     dim: int = 2
-    modes: int = 0  # 0: 1024, 512, 64 an axis in 1, 2, 3 dimensions
+    modes: int = 0  # 0: 1024, 512, 64 per axis in 1, 2, 3 dimensions
     scale: float = 1.0
     constant: bool = False
     lower: float = 0.0
@@ -80,14 +80,14 @@ class GaussianField:
         return self.upper - self.lower
 
     def frequencies(self) -> Float[Tensor, " M"]:
-        """Of the eigenfunctions of one axis: the square roots of their eigenvalues."""
+        """Square roots of the eigenvalues of the eigenfunctions of one axis."""
         j = torch.arange(self.modes, dtype=torch.float64)
         if self.boundary == "periodic":
             return 2 * math.pi * ((j + 1) // 2) / self.length
         return math.pi * (j + (self.boundary == "dirichlet")) / self.length
 
     def deviations(self) -> Float[Tensor, "*M"]:
-        """The standard deviation of each coefficient; one axis of the tensor per dimension."""
+        """Standard deviation of each coefficient; one axis of the tensor per dimension."""
         squares = self.frequencies() ** 2
         eigenvalues = squares
         for _ in range(self.dim - 1):
@@ -98,14 +98,14 @@ class GaussianField:
         return out
 
     def draw(self, n: int, rng: torch.Generator) -> Series:
-        """n random functions, drawn one after the other: the first of many are those of a smaller n."""
+        """Draw n random functions one after the other, so that the first ones do not depend on n."""
         shape = (self.modes,) * self.dim
         xi = [torch.randn(shape, dtype=torch.float64, generator=rng) for _ in range(n)]
         stacked = torch.stack(xi) if xi else torch.empty(0, *shape, dtype=torch.float64)
         return Series(self, stacked.mul_(_cached_deviations(self)))
 
     def sample(self, domain: Domain, n: int, rng: torch.Generator) -> Float[Tensor, "n K"]:
-        """n random functions on the points of `domain`, without holding all their coefficients at once."""
+        """Draw n random functions on the points of `domain`, without holding all their coefficients at once."""
         chunk = max(1, _CHUNK // self.modes**self.dim)
         parts = [self.draw(min(chunk, n - i), rng)(domain) for i in range(0, n, chunk)]
         return torch.cat(parts) if parts else torch.empty(0, len(domain), dtype=torch.float64)
@@ -159,7 +159,7 @@ class Series:
         return torch.cat(parts, -1) if parts else self.coefficients.new_empty(n, 0)
 
     def _sum(self, points: Float[Tensor, "P d"]) -> Float[Tensor, "n P"]:
-        """The series, one axis after the other: the last axis becomes the points, the others are contracted with it."""
+        """Sum the series one axis after the other: the last axis becomes the points, the others are contracted with it."""
         phi = [self._basis(points[:, axis]) for axis in range(self.field.dim)]
         values = self.coefficients @ phi[-1].T
         for basis in phi[-2::-1]:
@@ -178,7 +178,7 @@ class Series:
         return phi * self._norm(x.device)
 
     def _norm(self, device: torch.device) -> Float[Tensor, " M"]:
-        """Makes every eigenfunction of one axis of L2 norm 1."""
+        """Return factors that give every eigenfunction of one axis the L2 norm 1."""
         norm = torch.full((self.field.modes,), math.sqrt(2 / self.field.length), dtype=torch.float64, device=device)
         if self.field.boundary != "dirichlet":
             norm[0] = math.sqrt(1 / self.field.length)
@@ -186,7 +186,7 @@ class Series:
 
 
 def two_phase(field: Tensor, low: float = 3.0, high: float = 12.0) -> Tensor:
-    """The paper's psi: `high` where the field is positive (or 0), `low` where it is negative."""
+    """Return the paper's psi: `high` where the field is positive or 0, `low` where it is negative."""
     check_phases(low, high)
     check_finite(field, "two_phase: the field")
     dtype = field.dtype if field.is_floating_point() else torch.float64

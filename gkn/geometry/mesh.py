@@ -77,7 +77,7 @@ class Mesh(Domain):
 
     @cached_property
     def _edges(self) -> tuple[Int[Tensor, "E 2"], Int[Tensor, " E"]]:
-        """The edges, and the number of cells each belongs to."""
+        """Edges, and the number of cells each belongs to."""
         sides = self.cells[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2).sort(1).values
         edges, count = torch.unique(sides, dim=0, return_counts=True)
         return edges, count

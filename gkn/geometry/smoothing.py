@@ -20,18 +20,18 @@ _REACH = 7  # standard deviations; beyond them a Gaussian is under 3e-11, and so
 def smooth(
     domain: Domain, a: Shaped[Tensor, "*batch K"], width: float
 ) -> tuple[Float[Tensor, "*batch K"], Float[Tensor, "*batch K d"]]:
-    """a_eps, the function smoothed by a Gaussian of standard deviation `width` (a length), and its gradient.
+    """Return a_eps, the function smoothed by a Gaussian of standard deviation `width` (a length), and its gradient.
 
         a_eps(x) = int_D G(x-y) a(y) dy / int_D G(x-y) dy
 
-    by the domain's own quadrature weights, on a grid as on a mesh: a constant stays what it is up to the boundary,
-    and the gradient is exactly that of a_eps.
+    with the domain's quadrature weights, on grids and meshes alike. Constants are kept up to the boundary, and the
+    gradient is exactly that of a_eps.
     """
     return smoother(domain, width)(a)
 
 
 def smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """`smooth` for many functions on one domain: what does not depend on the function is computed once."""
+    """Return `smooth` for many functions on one domain. Parts that do not depend on the function are computed once."""
     if not 1e-100 < width < 1e100:
         raise ValueError(f"smooth(width={width}): the standard deviation of the Gaussian is a length > 0")
     apply = _grid_smoother(domain, width) if isinstance(domain, Grid) else _points_smoother(domain, width)
@@ -45,7 +45,7 @@ def smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, T
 
 
 def _grid_smoother(grid: Grid, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """The Gaussian is a product, so the sum over the grid is one matrix product an axis."""
+    """Return the smoother of a grid: the Gaussian is a product, so the sum is one matrix product per axis."""
     x = grid.axis
     weight = torch.full_like(x, grid.spacing)
     weight[[0, -1]] /= 2
@@ -72,7 +72,7 @@ def _grid_smoother(grid: Grid, width: float) -> Callable[[Tensor], tuple[Tensor,
 
 
 def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """The same sum over the neighbours in reach, as sparse matrices."""
+    """Return the smoother of any other points: sums over the neighbours within reach, as sparse matrices."""
     from scipy.sparse import csr_array
     from scipy.spatial import cKDTree
 

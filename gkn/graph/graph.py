@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def _outside_inference(method: Callable[P, T]) -> Callable[P, T]:
-    """Compute what is cached outside of inference mode, because the graph may be used for training next."""
+    """Compute cached values outside of inference mode, because the graph may be used for training next."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -106,7 +106,7 @@ class Graph:
 
     @staticmethod
     def batch(graphs: Sequence[Graph]) -> Graph:
-        """Put graphs side by side, without an edge between them: targets and sources are numbered on."""
+        """Put graphs side by side, without edges between them: their nodes are numbered one graph after the other."""
         if not graphs:
             raise ValueError("Graph.batch: no graphs; needed at least one")
         sources = sum(graph.num_sources for graph in graphs)
@@ -133,7 +133,7 @@ class Graph:
         return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts)
 
     def with_cuts(self, cuts: Sequence[int]) -> Graph:
-        """Return the graph with the knowledge that no edge crosses these cuts, which is not checked."""
+        """Return the graph with these cuts. That no edge crosses them is not checked."""
         return Graph.trusted(self.ptr, self.src, self.num_sources, tuple(cuts), self.made_of)
 
     def with_points(self, points: Tensor, weights: Tensor) -> Graph:
@@ -311,19 +311,19 @@ class Graph:
 
     # --- memory that is filled again, for recorded CUDA graphs
 
-    def with_room(self, room: float) -> Graph:
-        """Return a copy with memory for `room` times as many edges, which `refill` can overwrite.
+    def with_spare_memory(self, factor: float) -> Graph:
+        """Return a copy with memory for `factor` times as many edges, which `refill` can overwrite.
 
         Unused edges run from node 0 to node 0 and lie in no target's range: sums over ranges never see them, and for sums
         over all edges they have no length.
         """
-        spare = self.src.new_zeros(int(self.num_edges * (room - 1)) + 1)
+        spare = self.src.new_zeros(int(self.num_edges * (factor - 1)) + 1)
         back = Graph.trusted(self.reverse.ptr.clone(), torch.cat([self.reverse.src, spare]), self.reverse.num_sources)
         known: dict[str, Any] = {"reverse": back, "targets": torch.cat([self.targets, spare])}
         return Graph.trusted(self.ptr.clone(), torch.cat([self.src, spare]), self.num_sources, self.cuts, **known)
 
     def refill(self, other: Graph) -> None:
-        """Overwrite the memory of a graph made by `with_room` with the edges of another graph of as many nodes."""
+        """Overwrite the memory of a graph made by `with_spare_memory` with the edges of another graph of as many nodes."""
         for graph, new in ((self, other), (self.reverse, other.reverse)):
             graph.ptr.copy_(new.ptr)
             _overwrite(graph.src, new.src)

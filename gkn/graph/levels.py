@@ -1,4 +1,4 @@
-"""Levels: fewer and fewer of the points, and who is near whom among them. As many edges as points, whatever their number."""
+"""Levels: coarser and coarser subsets of the points, with graphs on and between them. Edges are linear in the points."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PER_BALL = 2.5  # cells of a level in the radius of its balls: some 20 nodes in 
 class Level:
     """Some of the points of a batch.
 
-    nodes     (n,) which of the points
-    weights   (n,) of the points they stand for
-    within    in balls of this level's radius; None, of the first: the graph it was made of
-    down      these <- the level before, in balls of this level's radius; None, of the first
-    up        the level before <- these, likewise
+    nodes     (n,) indices of the points
+    weights   (n,) quadrature weights, including those of points that are left out
+    within    graph of these nodes, in balls of this level's radius; None for the first level
+    down      graph: these <- the finer level, in balls of this level's radius; None for the first level
+    up        graph: the finer level <- these, likewise
     """
 
     nodes: Tensor
@@ -33,11 +33,11 @@ class Level:
 
 
 def levels_of(graph: Graph, x: Tensor, weights: Tensor | None, radius: float, count: int) -> list[Level]:
-    """The first has all points, and balls of this radius; every further one twice the radius.
+    """Return levels of the points of a batch. The first has all points and this radius; every next one has twice the radius.
 
-    A level has one node in every cell of a lattice in which the level before has any: that nearest to the middle of those
-    that are there. Functions that lie side by side have levels side by side. Which nodes they are depends on the points, not
-    on their order. A graph that knows its points keeps their levels, however they are turned; else they are made anew.
+    A level has one node per cell of a lattice: of the nodes of the finer level in that cell, the one nearest to its centre.
+    Each function of a batch has its own levels. They depend on the points, not on their order. If the graph holds the points it
+    was made of, the levels are cached with it, and symmetries do not change them.
     """
     if graph.made_of is None:
         return _made(graph, x.double(), _all(x, weights), radius, count)
@@ -67,14 +67,15 @@ def _made(graph: Graph, x: Tensor, weights: Tensor, radius: float, count: int) -
 
 
 def _thinned(x: Tensor, function: Tensor, weights: Tensor, size: float) -> tuple[Tensor, Tensor]:
-    """Which points stay, one in each cell, in the order of functions; and to whose cell each point belongs. A point on the
-    edge of a cell, up to what float32 has lost, is in the next one."""
+    """Return the points that are kept, one per cell, in the order of functions; and for each point the one kept in its cell.
+
+    A point on the edge of a cell, up to the rounding of float32, is in the next one."""
     place = torch.cat([function[:, None], torch.floor(x / size + 1e-5).long()], 1)
     cells, cell = torch.unique(place, dim=0, return_inverse=True)
     mass = torch.zeros(len(cells), dtype=x.dtype, device=x.device).index_add_(0, cell, weights)
     middle = torch.zeros(len(cells), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, cell, weights[:, None] * x)
     distance = (x - (middle / mass[:, None])[cell]).square().sum(1)
-    # Nearest first; of equals, up to rounding, the one with the smallest coordinates: not the first in the list.
+    # Nearest first; among equals, up to rounding, the one with the smallest coordinates, whatever their order.
     order = torch.arange(len(x), device=x.device)
     for key in (*x.T.flip(0), (distance / size**2).mul(2**20).round(), cell.double()):
         order = order[torch.argsort(key[order], stable=True)]
@@ -83,7 +84,7 @@ def _thinned(x: Tensor, function: Tensor, weights: Tensor, size: float) -> tuple
 
 
 def _between(x: Tensor, function: Tensor, targets: Tensor, sources: Tensor, r: float) -> Graph:
-    """Sources in the balls of targets, function by function."""
+    """Return the graph of sources in the balls of targets, function by function."""
     count = int(function[-1]) + 1
     numbers, parts = torch.arange(count + 1, device=x.device), []
     ends = [torch.searchsorted(function[each].contiguous(), numbers).tolist() for each in (targets, sources)]

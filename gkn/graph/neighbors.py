@@ -1,7 +1,7 @@
-"""Radius search: N(x) is every source y with |x - y| <= r, x itself included, and no cap on how many there are.
+"""Radius search: N(x) is every source y with |x - y| <= r, x itself included, without a cap on their number.
 
-Three ways to the same edges in the same order. `brute` compares all pairs and is read first; `tree` is scipy's k-d tree;
-`cells` sorts the sources into boxes and runs on any device.
+Three algorithms give the same edges in the same order. `brute` compares all pairs and is read first; `tree` is scipy's k-d
+tree; `cells` sorts the sources into boxes and runs on any device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gkn.graph.graph import Graph, offsets
 from gkn.system.checks import check_finite, shape_of
-from gkn.system.memory import check_room
+from gkn.system.memory import check_memory
 
 CANDIDATES = {"cpu": 2**21, "cuda": 2**24}  # pairs that are compared at a time
 MANY = 2**27  # edges
@@ -29,11 +29,11 @@ CUTS = 2  # boxes have half the radius
 def radius_graph(
     sources: Tensor, targets: Tensor | None = None, r: SupportsFloat = 0.1, *, backend: str | None = None
 ) -> Graph:
-    """The neighbours of each target among the sources: |x - y| <= r(1 + 1e-9), by direct differences in float64.
+    """Return the neighbours of each target among the sources: |x - y| <= r(1 + 1e-9), by differences in float64.
 
-    The factor lets distances that equal r in exact arithmetic be edges whatever way they were rounded: on the paper's grids r
-    falls on grid distances. Points in float32 are off by more, so r is widened by what their type may have lost.
-    Neighbours are in ascending order. Without `targets`, every source is a target.
+    With the factor, pairs at distance r are edges in spite of rounding: on the paper's grids r is a distance between points.
+    For points in float32, whose rounding error is larger, r is widened by that error. Neighbours are in ascending order.
+    Without `targets`, every source is a target.
 
         sources   (S, d)  any floating type
         targets   (T, d)  another set of points of the same dimension, on the same device
@@ -64,15 +64,15 @@ def radius_graph(
         raise ValueError(f"{call}: backend {backend!r}; use one of {', '.join(_SEARCH)}")
     expected = _estimate(y, x, ball)
     if expected is not None:
-        check_room(int(4.2 * expected), f"{call}: about {expected:.2e} edges", x.device)
+        check_memory(int(4.2 * expected), f"{call}: about {expected:.2e} edges", x.device)
     counts = torch.zeros(len(x), dtype=torch.long, device=x.device)
-    # Room for what is expected and a little more, so that the whole is not copied at the end.
+    # Allocate a little more than expected, so that the whole is not copied at the end.
     src, edges = torch.empty(int(1.05 * (expected or 0)), dtype=torch.int32, device=x.device), 0
     for start, count, source in _SEARCH[backend](y, x, ball):
         counts[start : start + len(count)] = count
         if edges + len(source) > len(src):
             more = max(len(source), len(src) // 4)
-            check_room(4 * (edges + more), f"{call}: over {edges:.2e} edges", x.device)
+            check_memory(4 * (edges + more), f"{call}: over {edges:.2e} edges", x.device)
             src = torch.cat([src[:edges], src.new_empty(more)])
         src[edges : edges + len(source)] = source
         edges += len(source)
@@ -80,7 +80,7 @@ def radius_graph(
 
 
 def radius_graphs(points: Tensor, r: float) -> Graph:
-    """The graphs of many clouds of equal size (G, m, d), side by side, as `Graph.batch` of each one's `radius_graph`.
+    """Return the graphs of many clouds of equal size (G, m, d), side by side: `Graph.batch` of their `radius_graph`.
 
     All pairs of all clouds are compared at once, which for small clouds takes no longer than for one.
     """
@@ -95,7 +95,7 @@ def radius_graphs(points: Tensor, r: float) -> Graph:
 
 
 def nearest(sources: Tensor, targets: Tensor) -> Tensor:
-    """(T,): which source each target is nearest to."""
+    """Return the nearest source of each target: (T,)."""
     call = f"nearest({shape_of(sources)}, {shape_of(targets)})"
     if sources.ndim != 2 or targets.ndim != 2 or sources.shape[1] != targets.shape[1] or not len(sources):
         raise ValueError(f"{call}: needed (points, d) of the same dimension, and at least one source")
@@ -111,9 +111,9 @@ def nearest(sources: Tensor, targets: Tensor) -> Tensor:
 
 
 def lumped(points: Tensor, weights: Tensor, nodes: Tensor) -> Tensor:
-    """Quadrature weights of some nodes of a domain, (..., m) -> (..., m): every point gives its own to the nearest of them.
+    """Return quadrature weights of some nodes of a domain, (..., m) -> (..., m): every point adds its weight to the nearest.
 
-    They add up to the measure of the domain, and a node that is alone has more of it than one of many.
+    They add up to the measure of the domain. A node in a sparse region gets more than one in a dense region.
     """
     found = []
     for some in nodes.reshape(-1, nodes.shape[-1]):
@@ -129,10 +129,10 @@ def check_same_device(sources: Tensor, targets: Tensor, call: str) -> None:
 
 @dataclass(frozen=True)
 class _Ball:
-    """|x - y| <= r(1 + 1e-9): the one place where it is decided.
+    """The test |x - y| <= r(1 + 1e-9), which is made nowhere else.
 
-    `lost` is what a pair of points may have lost relative to its coordinates: nothing to speak of in float64, where the
-    coordinates are of the size of r; else it widens r for that pair, by a hundredth at most.
+    `lost` is the rounding error of a pair of points relative to its coordinates. It widens r for that pair, by a hundredth at
+    most. In float64, with coordinates of the size of r, it is negligible.
     """
 
     r: float
@@ -149,7 +149,10 @@ class _Ball:
         return _Ball(r, lost, r * (1 + 1e-9) + min(most, r / 100))
 
     def holds(self, x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
-        """Of coordinates, an axis at a time: by direct differences, in units of r, so that no square overflows or vanishes."""
+        """Return True for pairs within the radius, given coordinates one axis at a time.
+
+        Differences are in units of r, so that no square overflows or vanishes.
+        """
         square = torch.zeros((), dtype=torch.float64, device=x[0].device)
         for of_x, of_y in zip(x, y, strict=True):
             square = square + ((of_x - of_y) / self.r).square_()
@@ -166,7 +169,7 @@ def _choose(y: Tensor, x: Tensor) -> str:
 
 
 def _estimate(y: Tensor, x: Tensor, ball: _Ball) -> float | None:
-    """About how many edges there will be, from a few random targets; None where even all pairs would be no trouble."""
+    """Estimate the number of edges from a few random targets; None if even all pairs would fit easily."""
     if len(y) * len(x) <= MANY:
         return None
     few = x[torch.randint(0, len(x), (64,), generator=torch.Generator().manual_seed(0)).to(x.device)]
@@ -174,7 +177,7 @@ def _estimate(y: Tensor, x: Tensor, ball: _Ball) -> float | None:
 
 
 Found = Iterator[tuple[int, Tensor, Tensor]]
-"""The first target of a block, how many neighbours each of its targets has, and the neighbours of one after the other."""
+"""First target of a block, number of neighbours of each of its targets, and the neighbours of one after the other."""
 
 
 def _brute(y: Tensor, x: Tensor, ball: _Ball) -> Found:
@@ -195,7 +198,7 @@ def _tree(y: Tensor, x: Tensor, ball: _Ball) -> Found:
     start, rows = 0, max(1, CANDIDATES["cpu"] // len(y))
     while start < len(x):
         some = x[start : start + rows]
-        # Far targets are moved near, where squares do not overflow; they still are nobody's neighbours below.
+        # Far targets are moved closer, where squares do not overflow; they still have no neighbours.
         moved = (some / ball.r).clamp(low, high)
         pairs = cKDTree(moved.cpu().numpy()).sparse_distance_matrix(tree, reach, output_type="ndarray")
         target, source = (torch.from_numpy(pairs[name].astype(np.int64)).to(x.device) for name in "ij")
@@ -247,7 +250,7 @@ def _cells(y: Tensor, x: Tensor, ball: _Ball) -> Found:
 def _ranges(
     x: Tensor, low: Tensor, side: Tensor, size: Tensor, stride: Tensor, key: Tensor, lines: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Boxes that are neighbours along the last axis are neighbours in memory: a few ranges of sorted sources a target."""
+    """Return a few ranges of sorted sources per target: boxes adjacent along the last axis are adjacent in memory."""
     home = torch.floor((x - low) / side).clamp(-CUTS - 1.0, float(2**61)).long()
     across = home[:, None, :-1] + lines  # (x, line, d - 1)
     inside = ((across >= 0) & (across < size[:-1])).all(-1)
@@ -264,7 +267,7 @@ def _candidates(x: Tensor) -> int:
 
 
 def _in_order(target: Tensor, source: Tensor, targets: int, sources: int) -> tuple[Tensor, Tensor]:
-    """How many sources each target has, and the sources of one target after the other, in ascending order."""
+    """Return the number of sources of each target, and the sources of one target after the other, in ascending order."""
     kind = torch.int32 if targets * sources < 2**31 else torch.int64
     key = target.to(kind) * sources + source.to(kind)
     key = torch.from_numpy(np.sort(key.numpy())) if key.device.type == "cpu" else key.sort().values

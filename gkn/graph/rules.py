@@ -1,4 +1,4 @@
-"""Rules: which nodes of a sample a graph has, and which edges."""
+"""Rules: the choice of nodes and edges for the graphs of a sample."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RULES: dict[str, type[Rule]] = {}
 
 
 class Rule(ABC):
-    """How the points of a sample become graphs.
+    """A way to turn the points of a sample into graphs.
 
     A new rule defines `graph`. By default a sample is one graph of all its points; a rule that draws nodes sets `drawn` and
     `graphs`. Attributes of a rule are plain numbers: they are stored with operators and runs.
@@ -185,7 +185,7 @@ def draw_nodes(points: int, m: int, rng: torch.Generator) -> Tensor:
 
 
 def _signed(x: int) -> int:
-    """Return the same 64 bits as torch's int64 has them."""
+    """Return the int64 with the same 64 bits."""
     return (x + 2**63) % 2**64 - 2**63
 
 

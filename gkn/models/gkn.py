@@ -163,12 +163,12 @@ class GKN(Model):
         return self.project(states[-1])
 
     def lift(self, x: Tensor, a: Tensor) -> Tensor:
-        """v_0 = P(x, a(x)) + p"""
+        """Return v_0 = P(x, a(x)) + p."""
         v: Tensor = self.P(torch.cat([x, a], 1))
         return v
 
     def project(self, v: Tensor) -> Tensor:
-        """u = Q v_T + q"""
+        """Return u = Q v_T + q."""
         u: Tensor = self.Q(v)
         return u
 

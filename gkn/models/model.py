@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Defaults:
-    """How a model is best trained on a dataset, as plain names and numbers.
+    """Suggested settings for training a model on a dataset, as plain names and numbers.
 
     settings    arguments of the constructor beside dim and channels
     rule        name and numbers of the rule, as `Rule.config` gives them

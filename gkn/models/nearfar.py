@@ -1,4 +1,7 @@
-"""NearFar: a graph kernel in a small ball, and a kernel of low rank for everything beyond it. Cost is linear in the points."""
+"""NearFar: a graph kernel in a small ball plus a global kernel of low rank.
+
+The cost is linear in the number of points if balls have a fixed number of points.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from gkn.ops.balls import Balls, Neighbourhoods, ball_features, fits_chip, make_
 from gkn.ops.casts import full_precision, rounded
 from gkn.ops.chunks import by_function, compiled, pointwise
 from gkn.ops.kernel import Kernel
-from gkn.ops.slices import EMPTY, degrees_of, gather, shares_of, spread
+from gkn.ops.slices import EMPTY, gather, memberships_of, shares_of, spread
 from gkn.ops.split import Split
 
-FLAT = 1e-6
-"""RMS-norm epsilon. Queries and keys are normalised so that attention logits stay bounded."""
+RMS_EPSILON = 1e-6
+"""Epsilon of the RMS norm of attention queries and keys, which are normalised so that attention logits stay bounded."""
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What the nodes send in one block.
+    """Values of the nodes that one block reads. The last state holds the final v, not normalised, and no far field.
 
-    v     (K, width) their normalised values, and those borrowed from other processes
-    far   (functions, heads * slices, width) the answers z_s of the slices of each function; None without a far field
+    v     (K, width) norm(v) of the nodes, followed by that of points borrowed from other processes
+    far   (functions, heads * slices, width) the slice outputs z_s of each function; None without a far field
     """
 
     v: Tensor
@@ -40,35 +43,43 @@ class State:
 
 
 class NearFar(Model):
-    """Blocks of two integrals and a point-wise network, each added to the state v:
+    """Blocks that add two integrals and a point-wise network to the state v, with w = norm(v):
 
-        v <- v + integral over a ball of kappa(x, y) v(y) dy + sum over slices s of p_s(x) z_s
-        v <- v + network(v)
+        v(x) <- v(x) + near(x) + far(x)
+        v(x) <- v(x) + down(gelu(up(norm(v(x)))))
 
-    The near field is the paper's integral with a kernel of its own in every block, and a window that is 0 at the radius,
-    divided by the integral of the window. In the far field, p_s(x) says to which degree x belongs to slice s, and z_s is the
-    mean of v over the domain weighted by p_s, after the z of all slices have attended to each other: a kernel of low rank whose
-    factors depend on the state. Integrals and means are quadratures, so a denser cloud does not weigh more, and query points
-    contribute nothing to them.
+        near(x) = integral of window(x, y) kappa(x, y) w(y) dy / integral of window(x, y) dy,   over the ball |x - y| < radius
+        far(x)  = sum over heads and slices s of p_s(x) z_s
 
-        dim            of the points
-        in_channels    fields of a
-        out_channels   fields of u
-        width          components of v: the dial for the size of the network
+    Near field: kappa is a network of x, y, a(x) and a(y), as in the paper, with its own parameters in every block (`Kernel` in
+    gkn/ops/kernel.py). The window (1 - |x - y|^2 / radius^2)^2 is 0 at the radius. An empty ball has the integral 0.
+
+    Far field: p_s(x) is the membership of x in slice s. In every head, t_s is the mean of w over the domain, weighted by p_s,
+    and z_s is the result of attention among the t of that head. See `FarField`. It is a kernel of low rank whose factors depend
+    on v.
+
+    All integrals and means are sums over nodes with quadrature weights, if weights are given: a denser region then has no
+    larger weight. Query points contribute nothing to the sums. They read the states of the nodes, block by block (`at`).
+
+        dim            dimension of the points
+        in_channels    number of fields of a
+        out_channels   number of fields of u
+        width          number of components of v, which sets the size of the network
         blocks         number of blocks
         slices         number of slices of each head
-        head           components of a head; there are width / head heads
+        head           number of components of a head; there are width / head heads
         kernel         sizes of the hidden layers of kappa
-        radius         of the balls, a length: the radius of the rule that makes the graphs
-        features       numbers of the fields of a that enter kappa, best smooth ones; None: the first
-        near, far      whether the network has a near field, and a far field
-        differences    all of kappa but its constant is applied to v(y) - v(x) instead of v(y). For constant v nothing has to
-                       cancel, which sums over scattered points would do badly
-        recompute, backend   as in `GKN`
+        radius         radius of the balls, the r of the graph rule
+        features       indices of the fields of a that kappa sees; smooth fields work best; None: the first
+        near, far      use the near field, use the far field
+        differences    kappa without its constant part is applied to w(y) - w(x) instead of w(y). For constant w the sum is then
+                       exactly 0; sums over scattered points would cancel only approximately
+        recompute      compute hidden features of edges again in the backward pass; None: if memory is short
+        backend        implementation of the near field; None: the fastest one on this machine
     """
 
     settings = ("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks")
-    form = 3  # 2: SiLU, queries and keys of one size; 3: names of parameters
+    form = 3  # 2: SiLU in kappa, attention queries and keys normalised; 3: parameters renamed
     at_queries = True
     radius: float
 
@@ -115,10 +126,10 @@ class NearFar(Model):
 
     @classmethod
     def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
-        """Suggest balls of about 80 points, kernels that see smooth fields, and Muon for a fixed number of steps.
+        """Suggest balls of about 80 points, smooth inputs of kappa, and the Muon optimiser for a fixed number of steps.
 
-        Fields of few values, such as two-phase coefficients, are also given smoothed; the kernels see the smoothed version,
-        because sums over points resolve smooth functions only.
+        Inputs with few distinct values, such as two-phase coefficients, get a smoothed copy as a further input. kappa sees the
+        copy only, because sums over points resolve smooth functions only.
         """
         rough = phases_of(dataset)
         smoothing = {} if dataset.smoothing else {name: smoothing_for(dataset) for name in rough}
@@ -135,35 +146,35 @@ class NearFar(Model):
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, split: Split | None = None) -> Tensor:
         """Return u on the nodes x: (K, dim), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or None.
 
-        With a `split`, x are this process's points of one function, and `graph` is the split's.
+        With a `split`, x are the local points of one function, and `graph` is that of the split.
         """
-        for state in self._march(graph, x, a, weights, split):
+        for state in self._run_blocks(graph, x, a, weights, split):
             last = state  # earlier states are not kept
         return self.finish([last])
 
     def states(
         self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, progress: Progress | None = None
     ) -> list[State]:
-        """Return the state of the nodes in every block, and the values after the last."""
+        """Return the state of the nodes in every block, then a state with the final values."""
         states = []
-        for done, state in enumerate(self._march(graph, x, a, weights, None)):
+        for done, state in enumerate(self._run_blocks(graph, x, a, weights, None)):
             states.append(state)
             if progress is not None and done:
                 progress(done, self.blocks)
         return states
 
-    def _march(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None, split: Split | None) -> Iterator[State]:
+    def _run_blocks(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None, split: Split | None) -> Iterator[State]:
         x, a = self._ready(graph if split is None else None, x, a)
         borrowed = 0 if split is None else split.borrowed
         if graph.num_targets != len(x) or graph.num_sources != len(x) + borrowed:
             raise ValueError(f"NearFar: {graph} for {len(x)} points; needed as many targets as sources: one set of nodes")
         if weights is not None and weights.shape != (len(x),):
             raise ValueError(f"NearFar: weights of shape {tuple(weights.shape)} for {len(x)} points; needed ({len(x)},)")
-        sources, of_sources = (x, a), weights
+        sources, source_weights = (x, a), weights
         if split is not None:
-            of_sources = split.lend((x.new_ones(len(x)) if weights is None else weights)[:, None])[:, 0]
+            source_weights = split.lend((x.new_ones(len(x)) if weights is None else weights)[:, None])[:, 0]
             sources = split.lend(x), split.lend(a)
-        balls = self._balls(graph, (x, a), sources, of_sources)
+        balls = self._balls(graph, (x, a), sources, source_weights)
         share = shares_of(weights, x, graph.cuts, None if split is None else split.sum)
         v, send = self._lifted(x, a), compiled(Block.send) if self._compiled else Block.send
         for block in self._blocks():
@@ -180,6 +191,7 @@ class NearFar(Model):
         nodes: tuple[Tensor, Tensor],
         weights: Tensor | None = None,
     ) -> Tensor:
+        """Return u at query points (x, a) of one function, given the states of its nodes, which do not change."""
         queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
         self._check_queries(states, self.blocks + 1, graph, queries[0])
         balls = self._balls(graph, queries, nodes, weights)
@@ -192,13 +204,13 @@ class NearFar(Model):
         return self.project(states[-1].v)
 
     def project(self, v: Tensor) -> Tensor:
-        """u = Q norm(v)"""
+        """Return u = Q norm(v)."""
         with full_precision(v):
             u: Tensor = self.Q(self.norm(v))
         return u
 
     def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
-        """v = lift(gelu(P(x, a))), not rounded by autocast: the blocks add to it."""
+        """Return v = lift(gelu(P(x, a))) in full precision, because blocks add to it."""
 
         def lifted(x: Tensor, a: Tensor) -> Tensor:
             v: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
@@ -216,7 +228,7 @@ class NearFar(Model):
         return make_balls(where, self._kernel(), self.blocks, recompute=self.recompute, backend=self.backend)
 
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
-        """True if no operation depends on the number of edges, or if that never changes."""
+        """True if a step can be replayed as a CUDA graph: no operation depends on the number of edges, or it never changes."""
         if fixed or not self.near:
             return True
         like, kernel = self.like, self._kernel()
@@ -226,6 +238,7 @@ class NearFar(Model):
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
+        """Compile the point-wise parts of blocks by torch.compile while this context is open."""
         self._compiled = True
         try:
             yield
@@ -242,18 +255,18 @@ class NearFar(Model):
 
 
 class Block(nn.Module):
-    """v <- v + near field + far field, then v <- v + network(v)."""
+    """One block: v <- v + near field + far field, then v <- network(v)."""
 
     def __init__(self, model: NearFar) -> None:
         super().__init__()
         width = model.width
-        self.norm = nn.LayerNorm(width, elementwise_affine=False)  # what follows is linear
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)  # the linear layers that follow absorb its affine part
         self.near = NearField(model) if model.near else None
         self.far = FarField(width, model.head, model.slices) if model.far else None
         self.network = Network(width)
 
     def send(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None = None) -> tuple[State, Tensor | None]:
-        """Return what nodes with these values send, and the degrees p to which they belong to slices (None if too large)."""
+        """Return the state of nodes with values v, and their memberships p of slices, or None if p is too large to keep."""
         v = rounded(self.norm(v))
         lent = v if split is None or self.near is None else split.lend(v)
         if self.far is None:
@@ -271,7 +284,7 @@ class Block(nn.Module):
         cuts: Sequence[int],
         compile: bool = False,
     ) -> Tensor:
-        """Return the next values at points with values v, which are `normed` if normalised, given the state of the nodes."""
+        """Return the next values of points with values v, given the state of the nodes. `normed` is norm(v)."""
         near = None if balls is None or self.near is None else self.near(balls, state.v, normed)
         update = compiled(Block.update) if compile else Block.update
         return by_function(partial(update, self), v, near, state.far, p, cuts)
@@ -279,7 +292,7 @@ class Block(nn.Module):
     def update(self, v: Tensor, near: Tensor | None, z: Tensor | None, p: Tensor | None, sizes: Sequence[int]) -> Tensor:
         """Add the near field, the far field sum_s p_s z_s, and the network."""
         if z is not None and self.far is not None and p is None:
-            p = self.far.degrees(rounded(self.norm(v)))
+            p = self.far.memberships(rounded(self.norm(v)))
         if near is not None:
             v = v + near
         if z is not None and p is not None:
@@ -289,7 +302,7 @@ class Block(nn.Module):
 
 
 class NearField(nn.Module):
-    """The integral over a ball of kappa(x, y) v(y) dy, or of differences."""
+    """The windowed mean over a ball of kappa(x, y) w(y), or of differences w(y) - w(x)."""
 
     def __init__(self, model: NearFar) -> None:
         super().__init__()
@@ -301,13 +314,14 @@ class NearField(nn.Module):
 
 
 class FarField(nn.Module):
-    """The answers z_s of the slices: means of v over slices, which then attend to each other.
+    """Means of w over slices, followed by attention among the means. For each head:
 
-        p_s(y) = softmax over s of slice(v(y))
-        t_s    = sum_y share(y) p_s(y) value(v(y)) / sum_y share(y) p_s(y)
-        z_s    = out(attention of t_s to all t)
+        p_s(y) = softmax over s of slice(w(y))
+        t_s    = sum_y share(y) p_s(y) value(w(y)) / sum_y share(y) p_s(y)
+        z_s    = out(attention among the t of this head)
 
-    `value` and `out` are linear, so they are applied to sums over slices and not at every point.
+    share(y) is the quadrature weight of y over the measure of the domain. `value` and `out` are linear, so they are applied to
+    the few slices and not at every point.
     """
 
     def __init__(self, width: int, head: int, slices: int) -> None:
@@ -320,15 +334,15 @@ class FarField(nn.Module):
 
     def forward(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None) -> tuple[Tensor, Tensor | None]:
         """Return z (functions, heads * slices, width) and p (K, heads * slices), or None if p is too large to keep."""
-        sums, mass, p = gather(self.degrees, v, share, cuts)
+        sums, mass, p = gather(self.memberships, v, share, cuts)
         return self.mixed(self.means(sums, mass, split)).to(v.dtype), p
 
-    def degrees(self, v: Tensor) -> Tensor:
-        """p: (K, heads * slices). In every head the degrees of a point add up to 1."""
-        return degrees_of(self.slice(v), self.heads)
+    def memberships(self, v: Tensor) -> Tensor:
+        """Return the memberships p (K, heads * slices). In every head those of a point add up to 1."""
+        return memberships_of(self.slice(v), self.heads)
 
     def means(self, sums: Tensor, mass: Tensor, split: Split | None) -> Tensor:
-        """t: (functions, heads, slices, head), given sums of v (functions, heads * slices, width) and masses of slices."""
+        """Return t (functions, heads, slices, head), given sums of w (functions, heads * slices, width) and masses (..., 1)."""
         kind = torch.promote_types(mass.dtype, torch.float32)
         weight = self.value.weight.unflatten(0, (self.heads, self.head))  # (heads, head, width)
         sums, mass = (x.unflatten(1, (self.heads, self.slices)) for x in (sums, mass.to(kind)))
@@ -341,16 +355,16 @@ class FarField(nn.Module):
         return t
 
     def mixed(self, t: Tensor) -> Tensor:
-        """z: (functions, heads * slices, width), the means after attention among the slices of each head."""
-        query, key = (nn.functional.rms_norm(x, (self.head,), eps=FLAT) for x in (self.query(t), self.key(t)))
+        """Return z (functions, heads * slices, width): the means after attention among the slices of each head."""
+        query, key = (nn.functional.rms_norm(x, (self.head,), eps=RMS_EPSILON) for x in (self.query(t), self.key(t)))
         mixed = nn.functional.scaled_dot_product_attention(query, key, self.answer(t))
         weight = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
-        z = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, weight)) + self.out.bias / self.heads  # degrees add up to 1
+        z = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, weight)) + self.out.bias / self.heads  # memberships add up to 1
         return z.flatten(1, 2)
 
 
 class Network(nn.Module):
-    """v + down(gelu(up(norm(v)))) at every point."""
+    """The network v + down(gelu(up(norm(v)))) at every point."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

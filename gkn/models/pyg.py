@@ -17,7 +17,7 @@ EDGE = ("y", "x", "a(y)", "a(x)")
 
 
 def from_data(data: Any) -> tuple[Graph, Tensor, Tensor]:
-    """The graph, points (K, d) and node fields (K, c) of a `torch_geometric.data.Data` with `edge_index`, `pos` and `x`.
+    """Return the graph, points (K, d) and node fields (K, c) of a `torch_geometric.data.Data` with `edge_index`, `pos` and `x`.
 
     Where x begins with the points themselves and goes on, as graph kernel networks have it, they are left out of the fields.
     Edges may be in any order; those of a target keep theirs.
@@ -41,7 +41,7 @@ def from_data(data: Any) -> tuple[Graph, Tensor, Tensor]:
 def to_data(
     graph: Graph, x: Tensor, a: Tensor, features: Sequence[int] = (0,), order: Sequence[str] = EDGE, **more: Any
 ) -> Any:
-    """A `Data` with the points in `pos`, (x, a) in `x`, `edge_index`, and edge features in `order` in `edge_attr`."""
+    """Return a `Data` with the points in `pos`, (x, a) in `x`, `edge_index`, and edge features in `order` in `edge_attr`."""
     try:
         from torch_geometric.data import Data
     except ImportError as error:
@@ -71,13 +71,14 @@ def from_nnconv(
     order: Sequence[str] = EDGE,
     **options: Any,
 ) -> GKN:
-    """A `GKN` with the weights of a network of the authors' form: a linear lift, one `NNConv(aggr="mean")` with ReLU between
-    the layers of its edge network, and a linear projection. Same outputs.
+    """Return a `GKN` with the weights, and so the outputs, of a network of the authors' form.
+
+    That is a linear lift, one `NNConv(aggr="mean")` with ReLU between the layers of its edge network, and a linear projection.
 
         weights  the module or its state_dict
         order    how its edge features are ordered, where e runs from y to x; `EDGE` is how the authors have them
 
-    A state_dict does not say how messages are put together or what is between the layers: the module has that checked.
+    A state_dict does not say how messages are aggregated or which activations are used; this is checked if a module is given.
     """
     if isinstance(weights, nn.Module):
         _check_form(weights)
@@ -141,7 +142,10 @@ def from_nnconv(
 
 
 def _check_form(module: nn.Module) -> None:
-    """What a state_dict cannot say: the mean is taken, and ReLU is all there is between the layers of the edge network."""
+    """Raise an error unless messages are averaged and only ReLUs stand between the layers of the edge network.
+
+    A state_dict does not say either.
+    """
     for conv in module.modules():
         if type(conv).__name__ != "NNConv":
             continue

@@ -16,7 +16,7 @@ RUN, METRICS, OPERATOR, BEST, STEPS = "run.json", "metrics.jsonl", "operator", "
 def load(
     path: str | os.PathLike[str], *, best: bool = False, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> Operator:
-    """The operator in a folder: one that was saved, or what a run made, in the end or, `best`, at its least test error."""
+    """Load the operator in a folder: a saved one, or that of a training run; with `best`, the one with the least test error."""
     folder = Path(path)
     if (folder / RUN).is_file():
         where = folder / BEST if best and (folder / BEST).is_dir() else folder / OPERATOR

@@ -1,4 +1,4 @@
-"""kernel_integral: the integral of the kernel network, exactly as the formula says, in three implementations.
+"""kernel_integral: the integral of the kernel network, without approximation, in three implementations.
 
 `reference` is the formula, `factored` the same sums in plain PyTorch without a matrix per edge, `fused` the same in Triton.
 README.md beside this file has the derivation, the counts and the measurements.
@@ -33,7 +33,7 @@ def kernel_integral(
     mean: bool = True,
     backend: Backend | None = None,
 ) -> Tensor:
-    """The integral of kappa(x, y) v(y) over N(x), where kappa(x, y) = sum_k h(x, y)_k W_k + B.
+    """Return the integral of kappa(x, y) v(y) over N(x), where kappa(x, y) = sum_k h(x, y)_k W_k + B.
 
         out(x) = sum_y w(y) rho(x, y) v(y) kappa(x, y) / sum_y w(y)
 
@@ -68,8 +68,10 @@ def kernel_integral(
 def edge_relu(
     p: Tensor, q: Tensor, graph: Graph, *, dtype: torch.dtype | None = None, backend: Backend | None = None
 ) -> Tensor:
-    """relu(p(x) + q(y)) for every edge (x, y): (targets, c), (sources, c) -> (edges, c). The first layer of the kernel network,
-    which is linear in (features of x, features of y) and so is computed once a node, not once an edge.
+    """Return relu(p(x) + q(y)) for every edge (x, y): (targets, c), (sources, c) -> (edges, c).
+
+    This is the first layer of the kernel network. It is linear in (features of x, features of y), so p and q are computed once
+    per node and not once per edge.
 
     p and q nearly cancel where kappa depends on x - y, so they are added as they are and rounded to `dtype` afterwards.
     """
@@ -80,7 +82,7 @@ def edge_relu(
 
 
 def pick(backend: str | None, device: torch.device, dtype: torch.dtype, n: int) -> Backend:
-    """The implementation asked for, or the best one; an error where it cannot do what is asked."""
+    """Return the implementation asked for, or the best one. Raise an error if the one asked for cannot be used."""
     if backend is None:
         return choose(device, dtype, n)[0]
     for known in BACKENDS:
@@ -96,7 +98,7 @@ def pick(backend: str | None, device: torch.device, dtype: torch.dtype, n: int) 
 
 
 def choose(device: torch.device | str, dtype: torch.dtype, n: int) -> tuple[Backend, str]:
-    """Which implementation is used, and why."""
+    """Return the implementation that is used, and the reason."""
     device = torch.device(device)
     if device.type != "cuda":
         return "factored", f"{device.type}: plain PyTorch; Triton needs an NVIDIA GPU"
@@ -110,7 +112,7 @@ def choose(device: torch.device | str, dtype: torch.dtype, n: int) -> tuple[Back
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """As autocast would: float32 becomes its type, others stay."""
+    """Cast tensors as autocast would: float32 to its type, others not at all."""
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
         return tensors
@@ -119,7 +121,7 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def quadrature(weights: Tensor | None, graph: Graph, mean: bool) -> Tensor | None:
-    """Weights that can be used: finite, >= 0, and for a mean the largest is 1, so that no type is too small for them."""
+    """Return checked weights: finite and >= 0. For a mean the largest is scaled to 1, so that every type can hold them."""
     if weights is None:
         return None
     if weights.shape != (graph.num_sources,) or weights.device != graph.device or not weights.is_floating_point():
@@ -129,7 +131,9 @@ def quadrature(weights: Tensor | None, graph: Graph, mean: bool) -> Tensor | Non
         )
     if weights.requires_grad:
         raise ValueError("weights: a gradient is asked of quadrature weights, which are constants here; use weights.detach()")
-    captured = weights.device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # when nothing can be looked at
+    captured = (
+        weights.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    )  # values cannot be read inside transforms
     if not captured and not torch.compiler.is_compiling() and not ((weights >= 0) & torch.isfinite(weights)).all():
         raise ValueError("weights: some are negative or not finite; quadrature weights are >= 0")
     weights = weights.double() if weights.dtype == torch.float64 else weights.float()
@@ -137,7 +141,7 @@ def quadrature(weights: Tensor | None, graph: Graph, mean: bool) -> Tensor | Non
 
 
 def scales(graph: Graph, weights: Tensor | None, mean: bool, dtype: torch.dtype) -> Tensor:
-    """1 / sum_y w(y), and 0 where there is no y (or none that counts)."""
+    """Return 1 / sum_y w(y), and 0 where the sum is 0."""
     kind = torch.float64 if dtype == torch.float64 else torch.float32
     if not mean:
         return torch.ones(graph.num_targets, dtype=kind, device=graph.device)
@@ -149,13 +153,13 @@ def scales(graph: Graph, weights: Tensor | None, mean: bool, dtype: torch.dtype)
 
 
 def inverse(mass: Tensor) -> Tensor:
-    """1 / mass, and 0 where there is none."""
+    """Return 1 / mass, and 0 where the mass is 0."""
     tiny = torch.finfo(mass.dtype).tiny
     return torch.where(mass > tiny, 1 / mass.clamp_min(tiny), 0)
 
 
 def check(h: Tensor | None, W: Tensor, B: Tensor, v: Tensor, graph: Graph, rho: Tensor | None = None) -> None:
-    """Shapes, types and devices; h may not be there yet."""
+    """Check shapes, types and devices. h may be None."""
     given = {"h": h, "W": W, "B": B, "v": v} if h is not None else {"W": W, "B": B, "v": v}
     for name, tensor in given.items():
         if not tensor.is_floating_point():

@@ -28,7 +28,7 @@ from gkn.system.memory import available_memory
 
 
 class Neighbourhoods(NamedTuple):
-    """Which points lie in which balls.
+    """Balls around targets, and the sources in them.
 
     graph        targets <- sources within the radius
     of_x, of_y   features of targets and of sources, see `ball_features`; the first `dim` are their points over the radius

@@ -1,4 +1,4 @@
-"""The integral where hidden features are not kept: made for a block of targets at a time, and again in the backward pass."""
+"""The integral without stored hidden features: they are computed for a block of targets at a time, and again backward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gkn.ops.last import Found, Last
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """What does not change from step to step.
+    """Constants of an integral that is computed in blocks, the same in every step.
 
     ranges   (first, last + 1) of the targets of each block
     scale    (targets,) of `kernel_sum`
@@ -37,7 +37,7 @@ class Blocks:
     smooth: bool = False
 
     def __call__(self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, *layers: Tensor) -> Tensor:
-        """v -> integral of kappa v: of the first layer's parts p and q, hidden `layers` (weight, bias, ...), W and B."""
+        """Return the integral of kappa v, given parts p and q of the first layer, hidden `layers` (weight, bias, ...), W, B."""
         if not self.ranges:
             return v.new_zeros(0, W.shape[2])
         if torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference" or self.smooth:
@@ -46,7 +46,7 @@ class Blocks:
         return out
 
     def plain(self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, *layers: Tensor) -> Tensor:
-        """The same in operations that torch can differentiate as often as it likes."""
+        """Compute the same in operations that torch can differentiate any number of times."""
 
         def block(start: int, stop: int, *given: Tensor) -> Tensor:
             v, p, q, W, B, *layers = given
@@ -65,7 +65,7 @@ class Blocks:
             return library.kernel_sum(h, *cast, v, over)
 
         given = v, p, q, W, B, *layers
-        if not torch.is_grad_enabled() or library.is_transformed():  # functional transforms know no checkpoints
+        if not torch.is_grad_enabled() or library.is_transformed():  # functional transforms do not support checkpoints
             return torch.cat([block(*span, *given) for span in self.ranges])
         return torch.cat(
             [checkpoint(block, *span, *given, use_reentrant=False, preserve_rng_state=False) for span in self.ranges]
@@ -73,7 +73,7 @@ class Blocks:
 
 
 class _InBlocks(torch.autograd.Function):
-    """Nothing but the inputs is kept; gradients are added up in place, in the type of what they are gradients of."""
+    """The integral with its own derivative. Only inputs are kept; gradients are added up in place, in their type."""
 
     @staticmethod
     def forward(ctx: Any, blocks: Blocks, *given: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class _InBlocks(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         blocks: Blocks = ctx.blocks
         given = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody will differentiate once more
+        if torch.is_grad_enabled():  # the derivative will be differentiated again
             return None, *differentiable(blocks.plain, given, d)
         v, p, q, *rest = given
         W, B, *layers = (x.to(blocks.dtype) for x in rest)

@@ -1,4 +1,4 @@
-"""Types under autocast: what is rounded, and what is not."""
+"""Types under autocast: functions that round, and that prevent rounding."""
 
 from __future__ import annotations
 

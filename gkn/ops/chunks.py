@@ -1,4 +1,4 @@
-"""Chunks of points: what is done at every point, in memory that does not grow with the number of points.
+"""Chunks of points: point-wise functions in memory that does not grow with the number of points.
 
 Up to CHUNK points everything is one call. Beyond, a chunk at a time is computed, and computed again for the derivative.
 """

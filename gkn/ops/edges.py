@@ -10,7 +10,7 @@ from gkn.graph.graph import Graph
 
 
 class Measure(NamedTuple):
-    """What is summed over, and by which implementation.
+    """Edges to sum over, their weights, and the implementation that does it.
 
     graph     its neighbourhoods
     rho       (edges,) density, or None
@@ -45,10 +45,10 @@ class Edges(NamedTuple):
 
 
 class Into(NamedTuple):
-    """Where the gradient of h goes.
+    """Destination of the gradient of h.
 
-    dh      is written, or added to
-    add     add to what is there
+    dh      array that is overwritten, or added to
+    add     add to `dh` instead of overwriting it
     close   then set it to 0 where h <= 0: the derivative of the ReLU that made h
     door    set the gradient of v to 0 where this is <= 0: the derivative of the ReLU that made v
     """

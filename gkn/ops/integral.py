@@ -26,7 +26,7 @@ from gkn.ops.blocks import Blocks
 from gkn.ops.edges import Measure
 from gkn.ops.kernel import Kernel, is_plain
 from gkn.ops.march import Group, March
-from gkn.system.memory import available_memory, check_room
+from gkn.system.memory import available_memory, check_memory
 
 Density: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """rho(x, y) of (edges, d) points each -> (edges,): the density of the measure nu_x with respect to dy."""
@@ -66,7 +66,7 @@ def plan_integral(
     needed = graph.num_edges * sum(kernel.sizes) * dtype.itemsize * (3 if torch.is_grad_enabled() else 1)
     free = available_memory(p.device) if recompute is None else 0
     if recompute is False:
-        check_room(needed // 3, f"recompute=False: hidden features of {graph}", p.device)
+        check_memory(needed // 3, f"recompute=False: hidden features of {graph}", p.device)
     recompute = needed > free // 2 if recompute is None else recompute
     plan = Plan(kernel, graph, p, q, weights, scale, rho, points, backend, dtype, recompute, free)
     plan.check_density()
@@ -75,7 +75,7 @@ def plan_integral(
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the integral over one graph needs, whatever v is.
+    """Parts of the integral over one graph that do not depend on v.
 
     p, q    the first layer's share of targets and of sources
     scale   (targets,) factors of the sums

@@ -1,4 +1,4 @@
-"""What is done with the sums over neighbours, as one matrix: its rows, and their gradients."""
+"""The last layer of kappa as one matrix, applied to sums over neighbours: its rows and their gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Last:
 
     @cached_property
     def rows(self) -> Tensor:
-        """W, B, own and bias below each other: (k n + n, m), or (k n + 2 n + 16, m)."""
+        """Return W, B, own and bias below each other: (k n + n, m), or (k n + 2 n + 16, m)."""
         flat = [self.W.flatten(0, 1), self.B]
         if self.own is not None and self.bias is not None:
             spare = self.B.new_zeros(SPARE, self.B.shape[1])
@@ -33,8 +33,8 @@ class Last:
 
 
 class Found:
-    """The gradients of those rows, added up over blocks of targets: in float32 at least, or many small blocks would be lost to
-    rounding."""
+    """Gradients of those rows, added up over blocks of targets, in float32 at least: otherwise many small blocks would be
+    lost to rounding."""
 
     def __init__(self, last: Last) -> None:
         self.last = last
@@ -44,20 +44,23 @@ class Found:
         self.total = torch.zeros(sum(self.sizes), m, dtype=kind, device=last.W.device)
 
     def add(self, first: int, rows: Tensor, d: Tensor) -> None:
-        """rows^T d, from row `first` on."""
+        """Add rows^T d, from row `first` on."""
         part = self.total if rows.shape[1] == self.total.shape[0] else self.total[first : first + rows.shape[1]]
         plus_product(part, rows.T, d)
 
     def done(self) -> list[Tensor]:
-        """Of W and B, and of own and bias where there are any."""
+        """Return the gradients of W and B, and of own and bias if there are any."""
         W, B, *rest = self.total.split(self.sizes)
         small = [B] if not rest else [B, rest[0], rest[1][0]]
         return [W.view(self.last.W.shape), *(x.clone() for x in small)]  # or keeping a bias would keep all
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """a b, into `out`. Where that has few rows or columns, libraries of some processors add up long rows number by number, with
-    an error that grows as their length: then in pieces, whose sums are added up."""
+    """Compute a b into `out`.
+
+    For results with few rows or columns, some libraries add up long rows one number at a time, with an error that grows with
+    their length. Such products are computed in pieces, whose sums are added up.
+    """
     if a.device.type != "cpu" or a.dtype.itemsize < 4 or min(out.shape) > NARROW or a.shape[1] <= PIECE:
         return torch.mm(a, b, out=out)
     pieces = [x @ y for x, y in zip(a.split(PIECE, 1), b.split(PIECE), strict=True)]
@@ -65,7 +68,7 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
 
 
 def plus_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """total += a b, in the type of `total`."""
+    """Add a b to `total`, in the type of `total`."""
     if total.dtype == a.dtype:
         return total.addmm_(a, b)
     if total.device.type == "cuda":

@@ -21,7 +21,7 @@ from gkn.ops.edges import Edges, Into, Measure
 from gkn.ops.factored import close_where as close_where
 from gkn.ops.factored import segment_sum as segment_sum
 from gkn.ops.last import Found, Last
-from gkn.system.memory import check_room
+from gkn.system.memory import check_memory
 
 BLOCK_BYTES = {"cpu": 17 * 2**20, "cuda": 2**29}  # of A, the sums of h (x) v, at a time
 
@@ -68,7 +68,7 @@ def kernel_sum(h: Tensor, W: Tensor, B: Tensor, v: Tensor, over: Measure) -> Ten
     """Return out(x) = scale(x) sum_y rho(x, y) v(y) kappa(x, y)."""
     if over.backend == "reference" or is_transformed():
         needed, graph = 2 * h.shape[0] * W.shape[1] * W.shape[2] * v.element_size(), over.graph
-        check_room(needed, f"a matrix for every edge of {graph}", v.device)
+        check_memory(needed, f"a matrix for every edge of {graph}", v.device)
         edges = Edges(graph.ptr, graph.src, (graph.ptr[:0], graph.src[:0]), 0, over.rho, over.scale, 0)
         return reference.forward(h, Last(W, B), v, edges).to(v.dtype)
     out: Tensor = torch.ops.gkn.kernel_sum(*_inputs((h, W, B, v), over))

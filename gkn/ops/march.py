@@ -1,8 +1,8 @@
 """T steps with one kernel, v <- relu(W v + b + integral of kappa v), as one function of what they are made of.
 
 Step by step, torch would record every operation of every step, and every record costs more than the arithmetic of a small
-batch. Here a batch falls into groups of graphs that know nothing of each other (`Graph.cuts`); hidden features of a group
-are kept for the backward pass or made again in it, once for all steps.
+batch. Here a batch falls into groups of graphs without edges between them (`Graph.cuts`). Hidden features of a group are
+kept for the backward pass or computed again in it, once for all steps.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gkn.ops.last import Found, Last
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Nodes `start` to `stop`, which exchange nothing with others.
+    """Nodes `start` to `stop`, which have no edges to other nodes.
 
     graph    of these nodes
-    order    which node is where in the graph; None: as they come
+    order    node at each position of the graph; None: in their own order
     scale    (nodes,) of `kernel_sum`
     rho      on the edges of the graph
     """
@@ -48,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class March:
-    """What the steps are made of beside tensors with gradients.
+    """Constants of the steps: everything but the tensors that have gradients.
 
     last_relu  also after the last step
     keep       hidden features for the backward pass
@@ -64,7 +64,7 @@ class March:
     def __call__(
         self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, own: Tensor, bias: Tensor, *layers: Tensor
     ) -> Tensor:
-        """v_0 -> v_T: of the first layer's parts p and q, hidden `layers` (weight, bias, ...), W, B, and own W, b."""
+        """Return v_T, given v_0, the first layer's parts p and q, hidden `layers` (weight, bias, ...), W, B, and own W, b."""
         out: Tensor = _March.apply(self, v, p, q, W, B, own, bias, *layers)  # type: ignore[no-untyped-call]
         return out
 
@@ -74,7 +74,7 @@ class March:
     def plain(
         self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, own: Tensor, bias: Tensor, *layers: Tensor
     ) -> Tensor:
-        """The same in operations that torch can differentiate as often as it likes."""
+        """Compute the same in operations that torch can differentiate any number of times."""
         W, B, own, bias, *layers = (x.to(self.dtype) for x in (W, B, own, bias, *layers))  # type: ignore[assignment]
         out = torch.empty_like(v)
         for group in self.groups:
@@ -116,7 +116,7 @@ class _March(torch.autograd.Function):
         count = len(ctx.needs_input_grad) - 1
         saved = ctx.saved_tensors
         given, kept = saved[:count], iter(saved[count:])
-        if torch.is_grad_enabled():  # somebody will differentiate once more
+        if torch.is_grad_enabled():  # the derivative will be differentiated again
             return None, *differentiable(march.plain, given, d)
         _, p, q, *rest = given
         W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
@@ -135,7 +135,7 @@ class _March(torch.autograd.Function):
                 for t in range(march.steps - 1, -1, -1):
                     into = Into(dh, add=t < march.steps - 1, close=not t, door=states[t] if t else None)
                     g = library.implementation.backward(g, h, found, states[t], edges, into, march.backend)
-                features = hidden(*network, last=h)  # the others again, rather than kept meanwhile
+                features = hidden(*network, last=h)  # the others are computed again, to save memory
                 of_nodes = g, *hidden_backward(dh, features, group.graph, layers, dlayers, p.dtype, march.backend)
                 of_group.append([group.back(x) for x in of_nodes])
         dv, dp, dq = (joined(parts) for parts in zip(*of_group, strict=True))

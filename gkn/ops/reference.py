@@ -10,7 +10,7 @@ from gkn.ops.last import Last
 
 
 def forward(h: Tensor, last: Last, v: Tensor, edges: Edges) -> Tensor:
-    """out(x) = scale(x) * sum over y in N(x) of rho(x, y) v(y) kappa(x, y), where kappa(x, y) = sum_k h(x, y)_k W_k + B."""
+    """Return scale(x) * sum over y in N(x) of rho(x, y) v(y) kappa(x, y), where kappa(x, y) = sum_k h(x, y)_k W_k + B."""
     kappa = torch.einsum("ek,kji->eji", h, last.W) + last.B
     message = torch.einsum("ej,eji->ei", v.index_select(0, edges.src), kappa)
     if edges.rho is not None:
@@ -21,6 +21,6 @@ def forward(h: Tensor, last: Last, v: Tensor, edges: Edges) -> Tensor:
 
 
 def edge_relu(p: Tensor, q: Tensor, ptr: Tensor, src: Tensor) -> Tensor:
-    """relu(p(x) + q(y)) for every edge (x, y): the first layer of kappa, split into a part of x and a part of y."""
+    """Return relu(p(x) + q(y)) for every edge (x, y): the first layer of kappa, split into a part of x and a part of y."""
     target = torch.arange(len(p), device=src.device).repeat_interleave(ptr.diff())
     return torch.relu(p.index_select(0, target) + q.index_select(0, src))

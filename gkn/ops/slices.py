@@ -1,4 +1,4 @@
-"""Sums over slices: every point belongs to every slice to some degree, and degrees add up to 1.
+"""Sums over slices: every point has a membership of every slice, and its memberships add up to 1.
 
 gather:   sum over y of share(y) p_s(y) v(y)      for every function of a batch and every slice s
 spread:   sum over s of p_s(x) z_s                for every point x
@@ -20,7 +20,7 @@ EMPTY = 1e-9
 """Mass of a slice below which it counts as empty: its mean is then 0, and so is its derivative."""
 
 
-def degrees_of(scores: Tensor, heads: int) -> Tensor:
+def memberships_of(scores: Tensor, heads: int) -> Tensor:
     """Return softmax of scores (K, heads * slices) over the slices of each head, in the type of the scores."""
     with full_precision(scores):  # autocast would compute it in float32
         p: Tensor = scores.unflatten(1, (heads, -1)).softmax(-1).flatten(1)
@@ -41,20 +41,20 @@ def shares_of(weights: Tensor | None, x: Tensor, cuts: Sequence[int], total: Cal
 
 
 def gather(
-    degrees: Callable[[Tensor], Tensor], v: Tensor, share: Tensor, cuts: Sequence[int]
+    memberships: Callable[[Tensor], Tensor], v: Tensor, share: Tensor, cuts: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Sum v over slices: (functions, slices, width), with the mass (functions, slices, 1) of each slice.
 
-    degrees   v -> p (K, slices)
+    memberships   v -> p (K, slices)
     Also returns p, or None if there are too many points to keep it.
     """
     share = share.to(v.dtype)[:, None]
     if len(v) <= chunking.CHUNK:
-        sizes, p = sizes_of(cuts), degrees(v)
+        sizes, p = sizes_of(cuts), memberships(v)
         return _gathered(p, v * share, sizes), _gathered(p, share, sizes), p
 
     def sums(v: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-        p, kind = degrees(v), torch.promote_types(v.dtype, torch.float32)  # added up in float32 at least
+        p, kind = memberships(v), torch.promote_types(v.dtype, torch.float32)  # added up in float32 at least
         return (p.T @ (v * share)).to(kind), (p.T @ share).to(kind)
 
     parts = [[chunking.recomputed(sums, v[i:j], share[i:j]) for i, j in chunking.chunks(*ends)] for ends in pairwise(cuts)]

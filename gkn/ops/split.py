@@ -1,4 +1,4 @@
-"""Split: one function whose points lie in several processes, too many for one. Sums go round once, neighbours are lent."""
+"""Split: one function whose points are distributed over several processes. Sums and the values of neighbours are exchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gkn.graph.neighbors import radius_graph
 
 
 class Split:
-    """The part of the points that this process has, and what it borrows of the others': all within `r` of its bounding box.
+    """The points of this process, and those borrowed from other processes: all within `r` of its bounding box.
 
     Every process makes one of its own points, at the same time, under `torch.distributed`. Parts that are compact borrow
     little; `parts` makes such.
@@ -46,18 +46,18 @@ class Split:
         return (outside.square().sum(1) <= r * r).nonzero()[:, 0]
 
     def lend(self, v: Tensor) -> Tensor:
-        """(own, c) -> (own + borrowed, c): what the others have of theirs, after one's own."""
+        """Return values of own and borrowed points: (own, c) -> (own + borrowed, c)."""
         out: Tensor = _Lend.apply(v, self)  # type: ignore[no-untyped-call]
         return out
 
     @staticmethod
     def sum(v: Tensor) -> Tensor:
-        """Over all processes."""
+        """Return the sum of a tensor over all processes."""
         out: Tensor = _Sum.apply(v)  # type: ignore[no-untyped-call]
         return out
 
     def exchange(self, sent: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """A tensor to each of the others, and one from each, of so many rows."""
+        """Send a tensor to each other process and receive one from each, with these numbers of rows."""
         like = sent[self.rank]
         received = [like.new_empty((size, *like.shape[1:])) for size in sizes]
         calls = []
@@ -102,7 +102,7 @@ class _Sum(torch.autograd.Function):
 
 
 def parts(x: Tensor, count: int) -> list[Tensor]:
-    """Which points go where: boxes of equal numbers, cut in two again and again along their longest side."""
+    """Divide points into compact parts of equal size: boxes are cut in two again and again along their longest side."""
     if count < 1 or count > len(x):
         raise ValueError(f"parts of {len(x)} points: {count} of them; needed 1 to {len(x)}")
 

@@ -1,4 +1,4 @@
-"""What all Triton kernels here share: products, launches, and how large tiles are."""
+"""Parts shared by all Triton kernels here: products, launches and tile sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @triton.jit
 def dot(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a b. The interpreter is numpy, which has no products of bf16: there they are done in float32, which holds them."""
+    """Return acc + a b. The interpreter uses numpy, which has no bf16; there products are computed in float32."""
     if PRECISION == "emulate":
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
     return tl.dot(a, b, acc, input_precision=PRECISION)
@@ -36,8 +36,11 @@ def launch(
     num_warps: int = 4,
     num_stages: int = 3,
 ) -> None:
-    """kernel[(programs,)](*tensors, *numbers, *constants). Triton works out at every call which of its compiled kernels is
-    meant, in more time than a small batch takes to compute; all that this depends on is in `key`."""
+    """Launch kernel[(programs,)](*tensors, *numbers, *constants).
+
+    Triton finds the compiled kernel anew in every call, which takes longer than a small batch. Here it is cached by `key`,
+    which has everything the choice depends on.
+    """
     if tensors[0].device.type == "cpu":  # interpreted
         kernel[(programs,)](*tensors, *numbers, *constants)
         return
@@ -51,8 +54,10 @@ def launch(
 
 
 def precision(x: Tensor) -> str:
-    """Where float32 products may be done in tf32, these are done in three of them: Triton cuts numbers off where cuBLAS rounds
-    them, and here memory is the limit, not arithmetic."""
+    """Return the precision of products. If tf32 is allowed, float32 products are computed as three tf32 products.
+
+    Triton truncates to tf32 where cuBLAS rounds, and the kernels here are limited by memory, not arithmetic.
+    """
     if x.device.type == "cpu":
         return "ieee" if x.dtype == torch.float32 else "emulate"
     if x.dtype != torch.float32:
@@ -61,5 +66,5 @@ def precision(x: Tensor) -> str:
 
 
 def parts_of(total: int, block: int) -> list[slice] | list[None]:
-    """Blocks of targets; None is all of them, which spares the slicing: launches must keep up with a fast GPU."""
+    """Return blocks of targets. None stands for all of them, which saves the time of slicing."""
     return [None] if 0 < total <= block else [slice(i, min(i + block, total)) for i in range(0, total, block)]

@@ -1,4 +1,4 @@
-"""-div(a grad u) = f in D, u = g on the boundary: solvers, residuals, closed forms and problems with known answers."""
+"""Solvers, residuals and exact solutions of -div(a grad u) = f in D, u = g on the boundary."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ def solve_darcy(
 ) -> Float[Tensor, "*batch K"]:
     """Solve -div(a grad u) = f in D, u = g on the boundary. Poisson's equation is a = 1.
 
-    Grids: second-order finite differences, conjugate gradients preconditioned by the fast Poisson solver, on the
-    device of `a`, until the error in the energy norm is at most `tol` times that of u less the harmonic extension of g
-    (which is u where g = 0): a bound, not an estimate. Raises NotConverged if that takes more than `max_steps`. Meshes:
-    P1 finite elements, solved directly, on the CPU.
+    On grids: second-order finite differences and conjugate gradients, preconditioned by the fast Poisson solver, on the device
+    of `a`. They stop when the error in the energy norm is at most `tol` times the norm of u minus the harmonic extension of g.
+    This is a bound, not an estimate. Raises NotConverged if it takes more than `max_steps`.
 
-    a, f, g: a number, a function of the (K, d) points, or an array whose last axis is the points; batches broadcast.
-        On a mesh `a` may also be given per cell. Should a mesh have as many points as cells, say which with `per`.
-    Returns float64, whatever came in.
+    On meshes: P1 finite elements with a direct solver, on the CPU.
+
+    a, f, g   a number, a function of the (K, d) points, or an array whose last axis is the points; batches broadcast. On a mesh
+              `a` may also be given per cell
+    per       "node" or "cell", needed only if a mesh has as many points as cells
+
+    The solution is float64 for inputs of any type.
     """
     if isinstance(domain, Grid):
         if per == "cell":
@@ -52,8 +55,8 @@ def darcy_residual(
 ) -> Float[Tensor, "*batch"]:
     """Return how far u is from solving the discrete equation, per sample, relative to f and the boundary values of u.
 
-    In the norm that belongs to the equation (dual to the energy, so that rounding in u stays rounding here): for
-    grids that of H^-1 through the fast Poisson solver, for meshes scaled by the diagonal of the stiffness matrix.
+    The norm is dual to the energy norm, in which rounding errors of u stay small: on grids that of H^-1, by the fast Poisson
+    solver; on meshes the residual is scaled by the diagonal of the stiffness matrix.
     """
     if isinstance(domain, Grid):
         return fd.residual(domain, a, u, f)

@@ -4,8 +4,7 @@ The flux between neighbours i and j is (a_i + a_j)/2 (u_j - u_i)/h. The system A
 gradients preconditioned by M, the same scheme with a = 1, which sine transforms invert. Because
 min(a) M <= A <= max(a) M, the condition number is at most max(a)/min(a) on every grid.
 
-Arrays cover the whole grid and are 0 on its boundary, where nothing is unknown: just the form a sine transform takes
-and gives.
+Arrays cover the whole grid and are 0 on its boundary, as sine transforms need them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gkn.geometry.domain import Data, boundary_values, flat_batch, values
 from gkn.geometry.grid import Grid
 from gkn.system.checks import check_finite, device_of
 
-# The working set of one chunk: about the L2 cache on the CPU; on a GPU enough to fill it, little beside its memory.
+# Working set of one chunk: about the L2 cache of a CPU; on a GPU enough to keep it busy.
 _CHUNK = {"cpu": 2**17, "cuda": 2**25}
 _MOST_STEPS = 10_000
 
@@ -92,7 +91,7 @@ class Laplacian:
             eigenvalues = eigenvalues.unsqueeze(-1) + one
         # Two sine transforms are (size-1)/2 times the identity, per axis.
         self.inverse = self.zero_boundary(((2 / (grid.size - 1)) ** grid.dim / eigenvalues).unsqueeze(0))
-        # Allocated once: on the CPU fresh pages for every transform cost as much as the transform.
+        # Allocated once: on the CPU, new pages for every transform cost as much as the transform.
         shape = (batch, *grid.shape[:-1], 2 * (grid.size - 1))
         self.padded = torch.zeros(shape, dtype=torch.float64, device=device)
 
@@ -100,7 +99,7 @@ class Laplacian:
         """Transform the last axis and make it the first, until all have had their turn twice.
 
         The imaginary part of a real FFT of zero-padded data is minus the sine transform (see gkn.geometry.transforms); the
-        minus signs cancel. The eigenvalues do not mind which axis is which, for the grid is a cube.
+        minus signs cancel. The order of axes does not matter for the eigenvalues, because the grid is a cube.
         """
         padded = self.padded[: len(r)]
         data = padded[..., : self.grid.size]
@@ -113,7 +112,7 @@ class Laplacian:
         return self.zero_boundary(r.contiguous())  # sin(0) and sin(k pi), which cuFFT leaves at 1e-18
 
     def zero_boundary(self, x: Tensor) -> Tensor:
-        """In place."""
+        """Set the boundary to 0, in place."""
         for axis in range(1, self.grid.dim + 1):
             x.select(axis, 0).zero_()
             x.select(axis, -1).zero_()
@@ -179,7 +178,7 @@ def _solve(laplacian: Laplacian, a: Tensor, f: Tensor, g: Tensor, tol: float, ma
         if not active.any():
             break
         q = diffusion(p)
-        # A sample that has arrived stands still, so its answer does not depend on its batch.
+        # A sample that has converged is not updated any more, so its solution does not depend on its batch.
         step = torch.where(active, rz / _dot(p, q), 0.0).reshape(shape)
         u.addcmul_(step, p)
         r.addcmul_(step, q, value=-1)
@@ -198,7 +197,7 @@ def _solve(laplacian: Laplacian, a: Tensor, f: Tensor, g: Tensor, tol: float, ma
 
 
 def _extended(laplacian: Laplacian, g: Tensor) -> Tensor:
-    """g on the boundary, and inside the solution of Laplace's equation with those boundary values."""
+    """Return g on the boundary and, inside, the solution of Laplace's equation with those boundary values."""
     edge = g - laplacian.zero_boundary(g.clone())
     if not edge.any():
         return edge
@@ -206,6 +205,9 @@ def _extended(laplacian: Laplacian, g: Tensor) -> Tensor:
 
 
 def _steps_needed(contrast: float, tol: float) -> int:
-    """Conjugate gradients gain at least (sqrt(c)-1)/(sqrt(c)+1) a step; half as many again for rounding."""
+    """Return a bound on the number of steps, each of which multiplies the error by (sqrt(c)-1)/(sqrt(c)+1) at most.
+
+    Half as many more are added for rounding.
+    """
     bound = 0.5 * math.sqrt(contrast) * math.log(2 * math.sqrt(contrast) / tol)
     return min(_MOST_STEPS, 10 + math.ceil(1.5 * bound))

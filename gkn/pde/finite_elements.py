@@ -68,7 +68,7 @@ class _System:
         self.constants = self.basis.with_element(ElementTriP0())
 
     def coefficient(self, a: Data, per: Literal["node", "cell"] | None) -> Float[Tensor, "*batch C"]:
-        """Per cell. Values at nodes are averaged, which integrates their linear interpolant exactly."""
+        """Return the coefficient per cell. Values at nodes are averaged, which integrates their linear interpolant exactly."""
         nodes, cells = len(self.mesh), len(self.mesh.cells)
         if per not in (None, "node", "cell"):
             raise ValueError(f"per={per!r}: use 'node' or 'cell'")
@@ -97,7 +97,7 @@ class _System:
         return energy.assemble(self.basis, a=self.constants.interpolate(a)).tocsr()
 
     def load(self, f: Data) -> Float[Tensor, "*batch K"]:
-        """int f v: a function is evaluated at the quadrature points, an array is interpolated linearly."""
+        """Return int f v. A function is evaluated at the quadrature points, an array is interpolated linearly."""
         from skfem import LinearForm
 
         @LinearForm  # type: ignore[untyped-decorator]

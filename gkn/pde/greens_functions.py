@@ -12,7 +12,7 @@ from gkn.system.checks import check_finite, check_inside
 
 
 def green_interval(x: Float[Tensor, "*#batch"], y: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
-    """Of [0, 1]: G(x, y) = (x + y - |y - x|)/2 - x y."""
+    """Return G of [0, 1]: G(x, y) = (x + y - |y - x|)/2 - x y."""
     for name, z in (("x", x), ("y", y)):
         check_finite(z, f"green_interval: {name}")
         check_inside((z.reshape(-1) >= 0) & (z.reshape(-1) <= 1), z.reshape(-1, 1), f"green_interval: {name}", "[0, 1]")
@@ -20,7 +20,7 @@ def green_interval(x: Float[Tensor, "*#batch"], y: Float[Tensor, "*#batch"]) -> 
 
 
 def green_disk(x: Float[Tensor, "*#batch _"], y: Float[Tensor, "*#batch _"]) -> Float[Tensor, "*batch"]:
-    """Of the unit disk, for Cartesian points; +inf at x = y.
+    """Return G of the unit disk, for Cartesian points; +inf at x = y.
 
         G(x, y) = -1/(4 pi) ln( |x-y|^2 / (|x|^2 |y|^2 + 1 - 2 x.y) )
 

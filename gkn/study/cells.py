@@ -35,7 +35,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained once, however it is evaluated.
+    """One training. Several cells may evaluate it in different ways.
 
     model     name of a model
     settings  of the model: (name, value) pairs

@@ -1,4 +1,4 @@
-"""Filling cells: data once, every training once, every cell a file. What is finished is never done again."""
+"""Filling cells: data and trainings are made once, every cell is a file, and nothing that is finished is done again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CellsFailed(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where things are kept, and where they are computed.
+    """Folders and the device of a study.
 
     results   small files, to be committed
     work      data and trained networks, which are large

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a temporary name, synced, renamed, and known by their hash."""
+"""Files that are complete or absent: written under a temporary name, synced, renamed, and checked by their hash."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def prepare(path: Path, data: bytes) -> Path:
-    """The first half of `write`: the bytes, synced, under a temporary name. If that fails, nothing is left."""
+    """Write and sync the bytes under a temporary name: the first half of `write`. If it fails, no file remains."""
     temporary = path.with_name(f"{path.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
     try:
         temporary.write_bytes(data)
@@ -44,7 +44,7 @@ def prepare(path: Path, data: bytes) -> Path:
 
 
 def place(temporary: Path, path: Path) -> None:
-    """The second half: the rename, and the folder synced, for the rename itself must survive a power cut."""
+    """Rename and sync the folder: the second half of `write`. The rename itself must survive a power cut."""
     try:
         os.rename(temporary, path)
         sync(path.parent)
@@ -70,13 +70,13 @@ def sync(path: Path) -> None:
 
 
 def unfinished(folder: Path, ours: Callable[[str], bool]) -> list[Path]:
-    """What killed writers of files with our names left in `folder`."""
+    """Return temporary files that killed writers left in `folder`."""
     found = ((path, _UNFINISHED.fullmatch(path.name)) for path in folder.iterdir())
     return [path for path, match in found if match and ours(match["name"])]
 
 
 def make_folder(path: Path) -> None:
-    """With its parents, each as durable as the files that will be in it."""
+    """Make a folder and its parents, each synced like the files that will be in it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -85,7 +85,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, refuse: Callable[[str], Exception]) -> Iterator[None]:
-    """Make a folder if need be and own it for writing. The lock ends with the process, however that ends."""
+    """Make a folder if need be and lock it for writing. The lock ends with the process, even if it is killed."""
     make_folder(folder)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -100,7 +100,7 @@ def locked(folder: Path, refuse: Callable[[str], Exception]) -> Iterator[None]:
 
 
 def difference(there: Any, here: Any) -> str:
-    """Where two JSON values differ, in words."""
+    """Describe the first difference of two JSON values."""
 
     def leaves(value: Any, name: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ def sha256(path: Path) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """The one way this project writes a JSON value; numbers of numpy and torch are numbers."""
+    """Return JSON text in the one form this project uses; numbers of numpy and torch are allowed."""
 
     def number(x: Any) -> Any:
         if not hasattr(x, "item"):

@@ -1,4 +1,4 @@
-"""HDF5: files laid out in memory, and arrays of files that somebody else may have made."""
+"""HDF5: files laid out in memory, and arrays of files from unknown sources."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Array = NDArray[Any]
 
 
 def image_of(arrays: Mapping[str, Array]) -> bytes:
-    """An HDF5 file, laid out in memory: HDF5 never sees the disk, so neither do its half-written states."""
-    name = secrets.token_hex(16)  # not stored; but two threads may not have files of one name open
+    """Return an HDF5 file laid out in memory. HDF5 never writes to the disk, so no half-written file can exist."""
+    name = secrets.token_hex(16)  # not stored, but two threads must not open files of the same name
     with h5py.File(name, "w", libver="v110", driver="core", backing_store=False) as file:
         for path, array in arrays.items():
             file.create_dataset(path, data=array, **_layout(array))
@@ -31,7 +31,7 @@ def image_of(arrays: Mapping[str, Array]) -> bytes:
 
 
 def _layout(array: Array) -> dict[str, Any]:
-    """Compress what shrinks to less than half, as a two-phase coefficient does, a sample a chunk; solutions do not."""
+    """Return storage options: one chunk per sample; arrays that shrink to less than half are compressed."""
     if array.ndim < 2 or not array.size or not array[0].nbytes >= 4096:
         return {}
     first = np.ascontiguousarray(array[0])
@@ -41,8 +41,10 @@ def _layout(array: Array) -> dict[str, Any]:
 
 
 def plain_array(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
-    """An array whose bytes are in this file: no links on the way, no storage elsewhere, no plug-in filters, no claim to
-    more memory than there is."""
+    """Return an array whose bytes are in this file.
+
+    Links, external storage, plug-in filters, and sizes beyond the available memory are refused.
+    """
     place: h5py.Group = file
     parts = name.split("/")
     for depth, part in enumerate(parts, start=1):

@@ -1,4 +1,4 @@
-"""Where a number was measured: the machine, and the commit of the code."""
+"""Facts recorded with every measurement: the machine, the commit of the code, the versions of packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 @cache
 def machine() -> str:
-    """Processor, cores, and GPU if there is one."""
+    """Return the processor, the number of cores, and the GPU if there is one."""
     name = platform.processor()
     try:
         with open("/proc/cpuinfo") as file:
@@ -27,9 +27,10 @@ def machine() -> str:
 
 @cache
 def commit() -> str:
-    """The commit of this checkout, with a + where the code has changes that are not in it; "unknown" outside of one.
+    """Return the commit of this checkout, with a + if the code has uncommitted changes; "unknown" without a checkout.
 
-    GKN_COMMIT says it where the checkout has no history. As it was when first asked: that is the code that runs.
+    The environment variable GKN_COMMIT overrides it, for copies without history. The answer is that of the first call, which
+    describes the code that runs.
     """
     given = os.environ.get("GKN_COMMIT")
     if given:
@@ -45,7 +46,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of whatever the bits of a result may depend on."""
+    """Return the versions of all packages that the bits of a result may depend on."""
     return dict(_versions())
 
 

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before it is taken; and memory that was taken, kept for the next who wants it."""
+"""Memory: how much is available, and a setting that lets the process keep what it has freed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def available_memory(device: torch.device | str = "cpu") -> int:
-    """Bytes that can be had: on the CPU without swapping, the system's caches counted in; on a GPU also what torch keeps."""
+    """Return the bytes available: on the CPU without swapping, on a GPU including torch's cache."""
     if torch.device(device).type == "cuda":
         torch.cuda.init()
         stats = torch.cuda.memory_stats_as_nested_dict(device)  # ten times as fast as asking for the two numbers
@@ -24,8 +24,8 @@ def available_memory(device: torch.device | str = "cpu") -> int:
     return 4 * 2**30  # the system does not say
 
 
-def check_room(needed: int, what: str, device: torch.device | str = "cpu") -> None:
-    """Refuse what cannot fit, with the number, before anything is allocated."""
+def check_memory(needed: int, what: str, device: torch.device | str = "cpu") -> None:
+    """Raise an error with the number of bytes if they cannot fit, before anything is allocated."""
     free = available_memory(device)
     if needed > free:
         raise MemoryError(f"{what}: needs {needed / 2**30:.3g} GiB, but {free / 2**30:.3g} GiB are free on {device}")
@@ -38,10 +38,11 @@ _SAID = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 @cache
 def keep_freed() -> None:
-    """glibc gives freed blocks of more than some MB back to the system, and has every temporary mapped and cleared anew: two
-    thirds of the time of a solution on 421 x 421, or of an answer on 85 x 85. From here on this process keeps some 2 GiB.
+    """Let this process keep about 2 GiB of freed memory.
 
-    Elsewhere, or where the environment already says what is to be kept, nothing happens.
+    glibc returns freed blocks of more than some MB to the system, and maps and clears every temporary anew. That takes two
+    thirds of the time of a solution on 421 x 421, or of a prediction on 85 x 85. Nothing happens with other C libraries, or if
+    the environment already configures malloc.
     """
     if any(name in os.environ for name in _SAID):
         return

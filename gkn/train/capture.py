@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gkn.graph.batches import Batch
 
 WARM = 3  # passes before the recording: compilation and cached values must not happen during it
-ROOM = 1.25  # memory for the edges of later batches, relative to the first
+SPARE = 1.25  # memory for the edges of later batches, relative to the first
 
 
 class Captured:
@@ -25,7 +25,7 @@ class Captured:
 
     def __init__(self, passes: Callable[[Batch], Tensor], batch: Batch, parameters: Sequence[nn.Parameter]) -> None:
         copies = {name: value.clone() for name, value in _changing(batch).items()}
-        self.batch = replace(batch, **copies, graph=batch.graph if batch.fixed else batch.graph.with_room(ROOM))
+        self.batch = replace(batch, **copies, graph=batch.graph if batch.fixed else batch.graph.with_spare_memory(SPARE))
         self.parameters = parameters
         side = torch.cuda.Stream(batch.x.device)
         side.wait_stream(torch.cuda.current_stream(batch.x.device))
@@ -41,7 +41,7 @@ class Captured:
         self.gradients = [each.grad for each in parameters]
         self._forget()
 
-    def has_room(self, batch: Batch) -> bool:
+    def fits(self, batch: Batch) -> bool:
         """True if the edges of the batch fit into the memory of the recording."""
         return batch.fixed or batch.graph.num_edges <= self.batch.graph.num_edges
 

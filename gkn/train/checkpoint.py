@@ -1,10 +1,10 @@
-"""Checkpoints of a run: the numbers in a safetensors file, the rest in a JSON file that knows the first one's hash.
+"""Checkpoints of a run: tensors in a safetensors file, everything else in a JSON file that has the hash of the first.
 
     step-00000040-0123456789ab.safetensors   written, synced, renamed first; named by its hash, so that nothing is overwritten
     step-00000040.json                       then this, sealed by its own: only now there is a checkpoint of step 40
 
-Both are whole or not there, whatever kills the writer. Older ones are removed only when a newer one is complete, the JSON
-first. Nothing is ever pickled, so loading never runs code.
+Both are complete or absent, even if the writer is killed. Older checkpoints are removed only when a newer one is complete, the
+JSON file first. Nothing is ever pickled, so loading never runs code.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Checkpoints:
         self.tidy()
 
     def load(self, step: int) -> Checkpoint:
-        """The checkpoint of a step, every byte compared with its hash."""
+        """Return the checkpoint of a step, after comparing every byte with its hash."""
         path = self._json(step)
         found = read_sealed_json(path)
         if found.get("schema") != SCHEMA:
@@ -78,7 +78,7 @@ class Checkpoints:
         return Checkpoint(step, state, arrays)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that is whole, and what is wrong with newer ones."""
+        """Return the newest checkpoint that is not damaged, and a list of problems with newer ones."""
         wrong: list[str] = []
         for step in reversed(self.steps()):
             try:
@@ -88,23 +88,23 @@ class Checkpoints:
         return None, wrong
 
     def steps(self) -> list[int]:
-        """Of which there is a checkpoint, in order."""
+        """Return the steps that have a checkpoint, in order."""
         return sorted(int(name[1]) for name in self._names() if name[2] == ".json")
 
     def drop_after(self, step: int) -> None:
-        """Remove what is newer: damaged, or of a future that will be made again."""
+        """Remove all checkpoints after a step: they are damaged, or will be made again."""
         for later in self.steps():
             if later > step:
                 self._json(later).unlink(missing_ok=True)
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove what nobody lists: what killed writers left, and tensors whose JSON is gone."""
+        """Remove files that no checkpoint refers to: temporary files of killed writers, and tensors without their JSON file."""
         listed = set()
         for step in self.steps():
             try:
                 listed.add(read_sealed_json(self._json(step))["tensors"]["file"])
-            except (CorruptFile, KeyError, TypeError):  # damaged; whose its tensors are can no longer be said
+            except (CorruptFile, KeyError, TypeError):  # damaged: which tensors belong to it is unknown
                 listed |= {name[0] for name in self._names() if int(name[1]) == step}
         orphans = [self.folder / name[0] for name in self._names() if name[2] != ".json" and name[0] not in listed]
         left = unfinished(self.folder, lambda name: _NAME.fullmatch(name) is not None) if self.folder.is_dir() else []

@@ -1,4 +1,4 @@
-"""fit: one call, for one processor or GPU and for many, that can be killed at any moment and goes on to the same bits."""
+"""fit: training in one call, on one device or many. A run can be killed at any moment and resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def fit(
                  number of samples to hold out, the last ones
     how          how to evaluate it; by default on sampled nodes if the rule samples, else on all points
     test_every   epochs between evaluations; by default 20 evaluations per run
-    out          the run's folder. Called again with the same arguments, a run that was killed goes on where it was, to the
-                 same bits, and a finished one is read. SIGTERM and Ctrl-C then save first and raise `Stopped`.
+    out          the run's folder. Called again with the same arguments, a killed run is resumed to the same bits, and a
+                 finished one is read. SIGTERM and Ctrl-C then save first and raise `Stopped`.
     weighted     neighbours and the relative loss count with quadrature weights
     units, about units of the fields, and anything else the operator is to remember
     rng          generator from which the recipe's seed is drawn; by default the recipe's own seed is used

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What changes nothing about the result.
+    """Options that do not change the trained model.
 
     test_every   epochs between evaluations
     report       called after every step, on the first rank

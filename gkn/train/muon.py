@@ -65,7 +65,7 @@ def is_matrix(parameter: Tensor) -> bool:
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    """Of a stack (count, n, m) = U S V^T nearly U V^T: singular values between 0.7 and 1.2. On a GPU in bf16: it is enough."""
+    """Return nearly U V^T for each U S V^T of a stack (count, n, m): singular values between 0.7 and 1.2. On a GPU in bf16."""
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + TINY)

@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True)
 class Status:
-    """What a progress bar shows."""
+    """Numbers that a progress bar shows."""
 
     step: int
     steps: int
@@ -85,7 +85,7 @@ class Progress:
         return entry
 
     def status(self, loss: float) -> Status:
-        """Return what a progress bar shows."""
+        """Return the numbers that a progress bar shows."""
         done, total = self.step, self.steps * self.epochs
         left = (time.monotonic() - self._started) / max(done - self._first, 1) * (total - done)
         test = next((entry["test"] for entry in reversed(self.metrics) if entry["test"] is not None), None)

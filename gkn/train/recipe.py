@@ -18,7 +18,7 @@ PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained. `RECIPES` has some with names.
+    """All settings of a training. `RECIPES` has some with names.
 
     epochs        number of passes over all samples
     batch         graphs per step, on all ranks together

@@ -24,7 +24,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user chose; None means the model's default for the data.
+    """A user's choices; None means the model's default for the data.
 
     model      a model; or its name or class, which is then built for the data; None: NearFar
     settings   of a model that is built: arguments of its constructor

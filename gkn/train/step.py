@@ -92,7 +92,7 @@ class Step:
         if not (self.capture and self.model.recordable(batch.fixed, dtype)):
             return passes
         key = id(batch.graph) if batch.fixed else batch.sizes, share  # the record keeps the graph, and with it its identity
-        if key not in self._records or not self._records[key].has_room(batch):
+        if key not in self._records or not self._records[key].fits(batch):
             if self._records.pop(key, None) is not None:
                 torch.cuda.synchronize(self.device)  # the old record may still be running
             with self.model.compiling():

@@ -23,10 +23,10 @@ PROBLEMS: dict[str, type[Problem]] = {}
 
 @dataclass(frozen=True)
 class Problem(ABC):
-    """How to make samples of one kind of dataset. Frozen and plain: its parameters go into dataset.json as they are.
+    """A PDE with a distribution of inputs, from which samples are made. Its parameters are written into dataset.json.
 
-    A new problem sets `name`, `inputs` and `outputs` and defines `sample`. What it draws must depend on its parameters, the
-    seed and the number of the sample alone: then the data have the same bits whoever makes them, in whatever order.
+    A new problem sets `name`, `inputs` and `outputs` and defines `sample`. A sample must depend on its parameters, the
+    seed and the number of the sample alone: then the data have the same bits on any number of workers, in any order.
 
         on_gpu    `make` can run on a GPU
     """
@@ -89,7 +89,7 @@ class RandomFieldProblem(Problem):
     on_gpu: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work now, before a dataset that is in the way is removed."""
+        """Refuse impossible parameters at once, before another dataset in the output folder is removed."""
         if self.size < 3:
             raise ValueError(f"{self.name}: size = {self.size}; needed at least 3 points a side, one of them inside")
         self.field()
@@ -123,7 +123,7 @@ class RandomFieldProblem(Problem):
 
 
 def problem_named(name: str, **parameters: Any) -> Problem:
-    """Return the problem with a name, with other parameters than its defaults."""
+    """Return the problem with this name; parameters replace its defaults."""
     if name not in PROBLEMS:
         raise ValueError(f"no problem {name!r}; there are {', '.join(PROBLEMS)}")
     known = [field.name for field in fields(PROBLEMS[name])]

@@ -1,5 +1,6 @@
-"""Datasets from files people already have, one module per format. Nothing here runs code that a file carries, or believes
-a size it claims. A new format is a function registered with `reader`."""
+"""Readers of files from other programs, one module per format. A new format is a function registered with `reader`.
+
+No code inside a file is ever run, and no size that a file claims is trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every file format shares: the registry of readers, their options, and protection against hostile files."""
+"""Parts shared by all file formats: the registry of readers, their options, and protection against hostile files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gkn.system.memory import available_memory
 
 Nodes = Literal["vertices", "centres"]
 Part: TypeAlias = tuple[Domain | Sequence[Domain], dict[str, Any]]
-"""What a file holds: its domain, or one per sample; and fields by name, (n, K) tensors or n tensors (K_i,)."""
+"""Content of a file: its domain, or one per sample; and fields by name, (n, K) tensors or n tensors (K_i,)."""
 
 
 class UnreadableFile(ValueError):
@@ -23,11 +23,11 @@ class UnreadableFile(ValueError):
 
 @dataclass(frozen=True)
 class Options:
-    """How files are to be read.
+    """Options of readers.
 
     nodes      where values of an s x s array without coordinates lie: at i/(s-1), or at cell centres (i+1/2)/s
-    low, high  what False and True stand for where a coefficient comes as bool
-    repair     turn clockwise cells of meshes round and drop unused points instead of refusing them
+    low, high  values of a coefficient that is stored as False and True
+    repair     turn clockwise cells round and drop unused points, instead of refusing such a mesh
     """
 
     nodes: Nodes = "vertices"

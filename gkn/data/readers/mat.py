@@ -23,7 +23,7 @@ def read_mat(path: Path, options: Options) -> Part:
             for name in FIELDS:
                 if name in file:
                     data = h5_array(path, file, name)
-                    arrays[name] = data.transpose(*reversed(range(data.ndim)))  # MATLAB counts the other way round
+                    arrays[name] = data.transpose(*reversed(range(data.ndim)))  # MATLAB stores arrays in Fortran order
     else:
         from scipy.io import loadmat, whosmat
 

@@ -1,4 +1,4 @@
-"""Mesh files with point data, one sample per file: what meshlane reads."""
+"""Mesh files with point data, one sample per file, read by meshlane."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from gkn.data.readers.arrays import GEOMETRY, Array, plain
 from gkn.data.readers.format import Options, Part, UnreadableFile, reader
 
-# Of what meshlane reads, the formats that cannot name other files to be read, as XDMF, Abaqus and HDF5-based ones can.
+# Formats of meshlane that cannot refer to other files. XDMF, Abaqus and HDF5-based ones can.
 ENDINGS = (".vtu", ".vtk", ".msh", ".mesh", ".meshb", ".su2", ".off", ".obj", ".stl", ".ply", ".mdpa", ".ugrid", ".avs", ".vol")
 
 

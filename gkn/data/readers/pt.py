@@ -20,7 +20,9 @@ _ALLOWED = re.compile(r"torch\._utils _rebuild_tensor_v2|torch \w+Storage|torch\
 @reader(".pt")
 def read_pt(path: Path, options: Options) -> Part:
     size = path.stat().st_size
-    with zipfile.ZipFile(path) as archive:  # torch stores tensors as they are: what is larger inside than outside is a trap
+    with zipfile.ZipFile(
+        path
+    ) as archive:  # torch stores tensors uncompressed: a file with larger contents than its size is hostile
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise UnreadableFile(f"{path}: compressed entries; torch does not write such files")
         for name in archive.namelist():

@@ -1,4 +1,4 @@
-"""Answers to files, one module per format. A new format is a function registered with `writer`."""
+"""Writers of predictions, one module per format. A new format is a function registered with `writer`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ from gkn.geometry.domain import Domain
 def npz_image(domain: Domain, arrays: Mapping[str, Any]) -> bytes:
     geometry = {"points": domain.points.numpy(), **{name: array.numpy() for name, array in domain.arrays().items()}}
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:  # numpy's own savez takes some names for flags
+    with zipfile.ZipFile(
+        file, "w", zipfile.ZIP_DEFLATED
+    ) as archive:  # numpy's savez would take some field names for its own arguments
         for name, array in {**geometry, **arrays}.items():
             with archive.open(f"{name}.npy", "w") as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)

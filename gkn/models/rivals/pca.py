@@ -109,11 +109,11 @@ class PCANet(Model):
         return self.decode(self.layers(self.encode(a.reshape(-1, self.points)))).reshape(-1, 1)
 
     def encode(self, a: Tensor) -> Tensor:
-        """(n, K) -> (n, inputs): coefficients, the first of standard deviation 1, the others smaller, as they matter less."""
+        """Return coefficients (n, inputs) of functions (n, K), scaled so that the first has standard deviation 1."""
         return ((a - self.a_mean) * self.weights) @ self.a_basis / self.a_std[0]
 
     def decode(self, coefficients: Tensor) -> Tensor:
-        """(n, outputs) -> (n, K)"""
+        """Return functions (n, K), given coefficients (n, outputs)."""
         return self.u_mean + (coefficients * self.u_std) @ self.u_basis.T
 
 

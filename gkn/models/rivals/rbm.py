@@ -44,7 +44,7 @@ class ReducedBasis:
         return ReducedBasis(domain.shape, torch.cat([mean[:, None], basis], 1) * inside[:, None])
 
     def solve(self, a: Tensor, f: float = 1.0) -> Tensor:
-        """Coefficients (n, K) -> solutions (n, K), in float64."""
+        """Return solutions (n, K), given coefficients (n, K), in float64."""
         check_positive(a)
         return torch.stack([self._one(each.double(), f) for each in a.to(self.basis.device)])
 

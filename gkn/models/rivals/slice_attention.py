@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gkn.models.nearfar import FLAT
+from gkn.models.nearfar import RMS_EPSILON
 from gkn.models.rivals.transformer import Transformer
 from gkn.ops import autocast
-from gkn.ops.slices import EMPTY, degrees_of, gather, spread
+from gkn.ops.slices import EMPTY, gather, memberships_of, spread
 
 
 class SliceAttention(Transformer):
@@ -64,16 +64,16 @@ class SliceBlock(nn.Module):
         (normed,) = autocast(normed)
         cuts = [0, *torch.tensor([*node_sizes]).cumsum(0).tolist()]
         share = torch.cat([normed.new_full((size,), 1 / size) for size in node_sizes])
-        sums, mass, p = gather(self._degrees, normed, share, cuts)
+        sums, mass, p = gather(self._memberships, normed, share, cuts)
         if p is None or nodes is not v:
-            p = self._degrees(*autocast(self.norm(v)))
+            p = self._memberships(*autocast(self.norm(v)))
         v = v + spread(p, self._answers(sums, mass).to(p.dtype), sizes)
         out: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
         return out
 
-    def _degrees(self, v: Tensor) -> Tensor:
+    def _memberships(self, v: Tensor) -> Tensor:
         scores = self.slice(v).unflatten(1, (self.heads, self.slices)) / self.temperature.clamp(0.1, 5).to(v.dtype)
-        return degrees_of(scores.flatten(1), self.heads)
+        return memberships_of(scores.flatten(1), self.heads)
 
     def _answers(self, sums: Tensor, mass: Tensor) -> Tensor:
         """Let the means over slices attend to each other: (functions, heads * slices, width).
@@ -83,7 +83,7 @@ class SliceBlock(nn.Module):
         means = (sums / (mass + EMPTY)).unflatten(1, (self.heads, self.slices))  # (functions, heads, slices, width)
         weight = self.value.weight.unflatten(0, (self.heads, self.head))
         t = torch.einsum("ghsw,hdw->ghsd", *autocast(means, weight)) + self.value.bias.unflatten(0, (self.heads, 1, self.head))
-        query, key = (nn.functional.rms_norm(x, (self.head,), eps=FLAT) for x in (self.query(t), self.key(t)))
+        query, key = (nn.functional.rms_norm(x, (self.head,), eps=RMS_EPSILON) for x in (self.query(t), self.key(t)))
         mixed = nn.functional.scaled_dot_product_attention(query, key, self.answer(t))
         to_width = self.out.weight.unflatten(1, (self.heads, self.head))
         answers = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, to_width)) + self.out.bias / self.heads

@@ -27,7 +27,7 @@ def pretrained(name: str, *, device: torch.device | str = "cpu", dtype: torch.dt
 def pretrained(
     name: str | None = None, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> Operator | list[str]:
-    """An operator that comes with gkn; without a name, the names of all."""
+    """Return an operator that comes with gkn; without a name, the names of all."""
     if name is None:
         return names()
     if name not in names():

@@ -38,7 +38,7 @@ SHOWN, SIDES = 5, (141, 211, 421)  # test functions, and grids, of figures 4 to 
 
 @dataclass(frozen=True)
 class Figure:
-    """How a figure is made.
+    """A figure: its numbers and how they are drawn.
 
     settings    what its numbers depend on
     compute     returns numbers, and arrays to draw

@@ -24,7 +24,7 @@ BALL = 0.05  # around the singularity of the disk's Green's function, where noth
 
 @dataclass(frozen=True)
 class Setting:
-    """How a Green's function is learned.
+    """Settings for learning a Green's function.
 
     size     of the grid or mesh
     pairs    samples to learn from; `tests` to evaluate on

@@ -16,7 +16,7 @@ from gkn.train.recipe import RECIPES, Recipe
 
 @dataclass(frozen=True)
 class Scale:
-    """How much smaller than the paper. `paper` changes only the number of steps, where that is large, and computes in bf16.
+    """Sizes of a reproduction relative to the paper. `paper` only shortens long trainings and computes in bf16.
 
     sizes      nodes per side of the finest grid, for the paper's 241 and 421
     pairs      N, for the paper's N
