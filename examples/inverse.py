@@ -1,7 +1,7 @@
 """Recover a coefficient from observations, by gradients through the trained operator.
 
-The coefficient is 12 where a sum of eight cosines is positive, else 3. Known are 64 values of u. The operator is
-differentiable, so the eight numbers are found as a network's are.
+The coefficient is 12 where a sum of eight cosines is positive, else 3. 64 values of u are known. The operator is
+differentiable, so the eight numbers are found by gradient descent.
 """
 
 import math
@@ -12,32 +12,28 @@ import torch
 
 import gkn
 from gkn.data.plot import draw, save
-from gkn.geometry.smoothing import smoother
 
 GRID, FINE, STEPS = gkn.Grid(17), gkn.Grid(241), 50
 MODES = [(i, j) for i in range(3) for j in range(3) if i + j]
 
 
 def coefficient(c: torch.Tensor, grid: gkn.Grid, width: float) -> torch.Tensor:
-    """With an edge of some width, which has a derivative, and is made sharper from step to step."""
+    """Return the coefficient with an edge of some width, so that it has a derivative. The edge gets sharper step by step."""
     x, y = math.pi * grid.points.T
     level = torch.stack([torch.cos(i * x) * torch.cos(j * y) for i, j in MODES], 1) @ c
     return 3 + 9 * torch.sigmoid(level / width)
 
 
 def main(out: Path | None = None) -> float:
-    operator, graph = gkn.pretrained("darcy"), gkn.radius_graph(GRID.points, r=0.25)
-    smooth = smoother(GRID, operator.features.smoothed[0][1])
+    operator = gkn.pretrained("darcy")
     sizes = torch.tensor([1 / (i * i + j * j + 0.9) for i, j in MODES], dtype=torch.float64)
     hidden = sizes * torch.randn(len(MODES), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     u = gkn.solve_darcy(FINE, coefficient(hidden, FINE, 1e-6))[FINE.stride(15)]
     observed = torch.arange(len(GRID)).reshape(GRID.shape)[1::2, 1::2].reshape(-1)
 
     def predicted(c: torch.Tensor, width: float) -> torch.Tensor:
-        a = coefficient(c, GRID, width)
-        a_smooth, gradient = smooth(a)
-        fields = operator.inputs.encode(torch.cat([a[:, None], a_smooth[:, None], gradient], 1))
-        return operator.outputs.decode(operator.model(graph, GRID.points, fields))[:, 0].double()
+        sample = operator.sample(GRID, a=coefficient(c, GRID, width))
+        return operator(sample, differentiable=True)[:, 0].double()
 
     guess = torch.zeros(len(MODES), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([guess], lr=0.06)

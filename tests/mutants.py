@@ -1,4 +1,4 @@
-"""Does each test notice the fault it is there for? Break the code as quality.md says, run the tests, expect a failure.
+"""Check that tests notice faults: break the code in many ways, run the tests, and expect a failure.
 
     python -m tests.mutants [name ...]
 
@@ -30,10 +30,10 @@ MUTANTS = [Mutant(**mutant) for mutant in tomllib.loads((ROOT / "tests/mutants.t
 
 
 def run(tests: str, mutant: Mutant | None = None) -> tuple[int, str]:
-    """Run tests in a copy of the repository, broken as asked: pytest's exit code, and what it said."""
+    """Run tests in a copy of the repository with one mutant; return the exit code and the output of pytest."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for part in ("gkn", "tests"):
+        for part in ("gkn", "tests", "docs"):
             shutil.copytree(ROOT / part, copy / part)
         shutil.copy(ROOT / "pyproject.toml", copy)
         if mutant is not None:

@@ -4,7 +4,23 @@ import random
 import pytest
 import torch
 
-from gkn import GKN, Cloud, Dataset, Exact, Grid, Mesh, Normalizer, Nystrom, Operator, Partition, Radius, Sample, Support
+from gkn import (
+    GKN,
+    Cloud,
+    Dataset,
+    Exact,
+    Grid,
+    Mesh,
+    Normalizer,
+    Nystrom,
+    Operator,
+    Partition,
+    Radius,
+    Sample,
+    Support,
+    relative_l2,
+)
+from gkn.data.features import Features
 from gkn.graph.neighbors import lumped
 from gkn.operator import operator as module
 from gkn.operator import ways
@@ -40,6 +56,46 @@ def test_raw_in_raw_out():
     u = model(Radius(0.3).graph(sample.x), sample.x, encoded) * 0.5 + 10
     torch.testing.assert_close(operator(sample), u, **CLOSE)
     assert not operator(sample).requires_grad
+
+
+@pytest.mark.parametrize("at", [None, POINTS])
+@pytest.mark.parametrize("how", [Exact(), Support(30), Partition(40)])
+def test_gradients_with_respect_to_the_sample(at, how):
+    operator, sample = make()
+    a = sample.a.clone().requires_grad_()
+    assert not operator(Sample(sample.domain, a, sample.u), at, how=how).requires_grad
+    found = operator(Sample(sample.domain, a, sample.u), at, how=how, differentiable=True)
+    (gradient,) = torch.autograd.grad(found.square().sum(), a)
+    direction = torch.randn(a.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def shifted(step):
+        return operator(Sample(sample.domain, sample.a + step * direction, sample.u), at, how=how).square().sum()
+
+    slope = (shifted(1e-5) - shifted(-1e-5)) / 2e-5
+    torch.testing.assert_close((gradient * direction).sum(), slope, rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_go_through_smoothed_fields():
+    domain = Grid(9)
+    features = Features(("a",), ("a", "a_smooth", "a_smooth_x", "a_smooth_y"), ("u",), (("a", 0.1),), {})
+    torch.manual_seed(0)
+    operator = Operator(GKN(2, 4, 1, width=6, kernel=(8, 12), steps=3).double(), Radius(0.3), features=features)
+    a = sample_on(domain).a[:, 0].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(operator(operator.sample(domain, a=a), differentiable=True).sum(), a)
+    step = torch.zeros_like(a)
+    step[40] = 1e-5
+    above, below = (operator(operator.sample(domain, a=a.detach() + sign * step)).sum() for sign in (1, -1))
+    torch.testing.assert_close(gradient[40], (above - below) / 2e-5, rtol=1e-6, atol=1e-8)
+
+
+def test_evaluate_and_repr():
+    operator, sample = make(fields=1)
+    data = Dataset(sample.domain, a=sample.a.T, u=operator(sample).T + 0.1)
+    assert torch.equal(operator.evaluate(data).each, relative_l2(operator, data).each)
+    assert operator.evaluate(data, Support(20), seed=3).mean == relative_l2(operator, data, Support(20), seed=3).mean
+    count = sum(each.numel() for each in operator.model.parameters())
+    assert repr(operator).startswith(f"Operator(GKN of {count} parameters")
+    assert "Radius(r=0.3)" in repr(operator)
 
 
 def test_a_query_at_a_node_is_its_value():

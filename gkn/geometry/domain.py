@@ -104,8 +104,11 @@ class Domain(ABC):
     # --- functions on the domain
 
     def interpolate(self, values: Tensor, at: Tensor) -> Float[Tensor, "P c"]:
-        """Return fields (K, c) at points (P, d) of the domain. At one of its own points this is the value there."""
-        values, at = real(values, "fields"), real(at, "points")
+        """Return fields (K, c) at points (P, d) of the domain. At one of its own points this is the value there.
+
+        Gradients with respect to the fields can be taken, but not with respect to the points.
+        """
+        values, at = real(values, "fields", differentiable=True), real(at, "points")
         if values.ndim != 2 or len(values) != len(self) or at.ndim != 2 or at.shape[1] != self.dim:
             raise ValueError(
                 f"interpolate: fields {tuple(values.shape)} at points {tuple(at.shape)}; needed ({len(self)}, c) and "

@@ -11,14 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def real(data: Any, name: str) -> Float[Tensor, "..."]:
-    """Return numbers of any real type as a float64 tensor."""
+def real(data: Any, name: str, *, differentiable: bool = False) -> Float[Tensor, "..."]:
+    """Return numbers of any real type as a float64 tensor, detached unless `differentiable`."""
     if not isinstance(data, Tensor):
         data = np.asarray(data)
         data = torch.as_tensor(data.astype(complex if data.dtype.kind == "c" else np.float64))
     if data.is_complex():
         raise ValueError(f"{name} must be real, but came as {data.dtype}")
-    numbers: Tensor = data.detach().to(torch.float64)
+    numbers: Tensor = (data if differentiable else data.detach()).to(torch.float64)
     return numbers
 
 
