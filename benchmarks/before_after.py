@@ -1,9 +1,10 @@
 """Compare the speed of another checkout with this one: python -m benchmarks.before_after OTHER [--device cuda]
 
 Measures the paper's kernel integral and a training step of GKN and NearFar through `fit`. The two trees take turns, each
-measurement in a process of its own, because the speed of a shared machine drifts. The losses of an early step must agree before
-times are compared; later, rounding in bf16 makes two trainings differ, also of the same code.
-The other checkout may be from before the folders were made, when `fit` took the model first.
+measurement in a process of its own, because the speed of a shared machine drifts. Times of training steps are medians over
+windows of some steps. The losses of an early step must agree before times are compared; later, rounding in bf16 makes two
+trainings differ, also of the same code. The other checkout may be from before the folders were made, when `fit` took the model
+first.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +48,7 @@ def training_step(name, device, gpu):
     common = {"device": device, "capture": True, "epochs": 1000, "precision": "bf16" if gpu else "fp32"}
     if name == "GKN":
         data = gkn.make_dataset(gkn.Darcy(size=241, modes=32), 40 if gpu else 8, device=device).smoothed(0.1).kept(device)
-        rule, steps = gkn.Nystrom(0.25, 200, 2), 150 if gpu else 18
+        rule, steps, window = gkn.Nystrom(0.25, 200, 2), 400 if gpu else 18, 40 if gpu else 4
         torch.manual_seed(0)
         model = gkn.GKN(2, 4, width=64, kernel=(512, 1024) if gpu else (128, 256), steps=6)
         common |= {"recipe": "ours", "batch": 20 if gpu else 4}
@@ -58,14 +60,14 @@ def training_step(name, device, gpu):
             data, rule = data.every(2 if gpu else 1), gkn.Radius(0.12)
         else:
             rule = gkn.Nystrom(0.12, 1849)
-        steps = 240 if gpu else 12
+        steps, window = (480, 40) if gpu else (12, 4)
         torch.manual_seed(0)
         model = gkn.NearFar(2, 4, features=(1,), radius=0.12, **small)
         common |= {"recipe": "nearfar", "zero": "box", "symmetries": True, "weighted": True}
     times, losses = {}, {}
 
     def report(status):
-        if gpu and status.step in (steps // 3, steps):
+        if gpu and status.step % window == 0:
             torch.cuda.synchronize()
         times[status.step], losses[status.step] = time.perf_counter(), status.loss
         if status.step >= steps:
@@ -73,7 +75,9 @@ def training_step(name, device, gpu):
 
     with suppress(KeyboardInterrupt):
         gkn.fit(*((data, model, rule) if is_new else (model, data, rule)), report=report, **common)
-    return {"ms": 1e3 * (times[steps] - times[steps // 3]) / (steps - steps // 3), "loss": losses[EARLY]}
+    ends = [step for step in times if step % window == 0 and step >= steps // 3]
+    per_step = [1e3 * (times[stop] - times[start]) / window for start, stop in pairwise(ends)]
+    return {"ms": statistics.median(per_step), "loss": losses[EARLY]}
 
 
 def in_tree(tree, name, device):
