@@ -265,6 +265,21 @@ def trainings(result):
     return [*lines, "", source("training-gpu", result), ""]
 
 
+def speed(cpu, gpu):
+    """Times before and after the folders were made."""
+    lines = ["## Speed before and after the folders were made", ""]
+    lines += [
+        "Milliseconds of a training step, medians; both trees took turns. The kernel integral is the paper's setting.",
+        "",
+    ]
+    lines += ["| | before | after | ratio |", "|---|---|---|---|"]
+    for machine, result in (("two cores", cpu), ("H200", gpu)):
+        for name, row in result["rows"].items():
+            lines.append(f"| {machine}, {name} | {row['before_ms']:.1f} | {row['after_ms']:.1f} | {row['ratio']:.2f} |")
+    other = f"Before: commit {gpu['other_commit'][:10]}. The JSON has all rounds and the commit of each row."
+    return [*lines, "", other, source("before-after-cpu", cpu), source("before-after-gpu", gpu), ""]
+
+
 def between(name, text):
     """Write a text between two marks of the README."""
     path = RESULTS.parent / "README.md"
@@ -275,10 +290,10 @@ def between(name, text):
 
 
 def demo(result):
-    """What `make demo` prints, in README.md."""
+    """Write the output of `make demo` into README.md."""
     printed = "\n".join(f"    {line.rstrip()}" for line in result["printed"])
     setup = f"Set-up {result['setup_seconds']:.0f} s. " if "setup_seconds" in result else ""
-    times = f"{setup}Demo {result['demo_seconds']:.0f} s. {source('demo-cpu', result)}"
+    times = f"{setup}Demo {result['demo_seconds']:.0f} s.\n{source('demo-cpu', result)}"
     between("demo", f"{printed}\n\n{times.replace('(demo-cpu', '(results/demo-cpu')}")
 
 
@@ -289,6 +304,7 @@ def main():
         (solvers, ["solvers-cpu", "solvers-gpu"]),
         (datasets, ["dataset-cpu", "dataset-gpu"]),
         (trainings, ["training-gpu"]),
+        (speed, ["before-after-cpu", "before-after-gpu"]),
     ):
         results = [load(name) for name in names]
         if all(results):

@@ -405,10 +405,13 @@ def test_small_kernels_give_the_same_bits_twenty_times():
 @pytest.mark.parametrize(
     ("kind", "rule"), [(NearFar, Radius(0.1)), (NearFar, Nystrom(0.1, 300)), (Multigrid, Radius(0.1))], ids=str
 )
-@pytest.mark.parametrize("more", [{}, {"symmetries": True, "gradient": 0.1, "ema": 0.9}], ids=["plain", "all"])
-def test_a_recorded_step_is_the_step(kind, rule, more, monkeypatch):
-    """Replayed or not, a run has the same losses to rounding; a last batch that is smaller has a record of its own, and one
-    with more edges than there is room for is recorded anew."""
+@pytest.mark.parametrize("more", [{}, {"symmetries": True, "gradient": 0.1}], ids=["plain", "all"])
+@pytest.mark.parametrize(("precision", "steps", "close"), [("fp32", 8, 1e-5), ("bf16", 4, 2e-3)])
+def test_a_recorded_step_is_the_step(precision, steps, close, kind, rule, more, monkeypatch):
+    """Replayed or not, a run has the same losses up to rounding, which grows with the steps in bf16.
+
+    A last batch that is smaller has a record of its own, and one with more edges than fit is recorded anew.
+    """
     monkeypatch.setattr("gkn.train.capture.SPARE", 1.001)
     data = make_dataset(Darcy(size=31), 10, device="cuda").smoothed(0.05)
     losses = {}
@@ -416,8 +419,8 @@ def test_a_recorded_step_is_the_step(kind, rule, more, monkeypatch):
         torch.manual_seed(0)
         model = kind(2, len(data.inputs), 1, width=32, radius=0.1)
         seen = losses[capture] = []
-        options = {"device": "cuda", "weighted": True, "zero": "box", "batch": 4, "epochs": 3, **more}
+        options = {"device": "cuda", "weighted": True, "zero": "box", "batch": 4, "epochs": 3, "precision": precision, **more}
         fit(data, model, rule, "ours", capture=capture, report=seen.append, **options)
     one, other = (torch.tensor([status.loss for status in losses[capture][1:]]) for capture in (True, False))
     assert len(one) == 8
-    torch.testing.assert_close(one, other, rtol=2e-3, atol=0)
+    torch.testing.assert_close(one[:steps], other[:steps], rtol=close, atol=0)

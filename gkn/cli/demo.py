@@ -1,4 +1,4 @@
-"""gkn demo: the first five minutes. NearFar and the paper's network learn from coarse grids and answer on finer ones."""
+"""gkn demo: train NearFar and the paper's network on coarse grids and evaluate both on finer grids and a mesh."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ from gkn.system.files import canonical, sha256, write
 from gkn.system.machine import versions
 from gkn.train.fit import fit
 
-# Small enough for two cores and a few minutes.
+# Small enough for two cores and a few minutes. NearFar was chosen among seven by 20 validation functions of seed 0
+# (docs/log.md); the demo uses functions of another seed.
+SEED = 2
 NEARFAR: dict[str, Any] = {"width": 24, "blocks": 3, "slices": 16, "head": 8, "kernel": (16, 8), "features": (1,)}
 PAPER: dict[str, Any] = {"width": 32, "kernel": (32, 64), "steps": 6, "last_sigma": False}
 # The paper's errors for training on 16 x 16: full grids (its table 1), and, where it has none, sampled nodes (table 3).
 PRINTED = {16: "0.0525", 31: "0.0591", 61: "0.0585", 121: "0.0768 *", 241: "0.0724 *"}
 SMOOTHING = 0.05
 POINTS = 500  # random points
-WHOLE = 4000  # points of a sample up to which all are nodes
+WHOLE = 4000  # points of a sample up to which all test functions are evaluated
 NAMES = ("NearFar", "GKN")
 
 
@@ -56,13 +58,13 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("runs/demo"),
     n: Annotated[int, typer.Option(min=7, help="Number of Darcy problems.")] = 140,
     size: Annotated[int, typer.Option(min=17, help="Grid points per side.")] = 241,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each network; on two cores both take about as long.")] = 24,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each network; on two cores both take about as long.")] = 20,
     judged: Annotated[int, typer.Option(min=1, help="Test functions on the finest grids and on the mesh.")] = 8,
 ) -> None:
     """Make Darcy problems, train NearFar and the paper's GKN for the same time, and test both up to 241 x 241."""
     start = time.perf_counter()
-    data = _data(out / f"darcy{size}-{n}", Darcy(size=size), n, 0)
-    mesh = _data(out / f"mesh-{judged}", DarcyMesh(size=31), judged, 1)  # other functions than those for training
+    data = _data(out / f"darcy{size}-{n}", Darcy(size=size), n, SEED)
+    mesh = _data(out / f"mesh-{judged}", DarcyMesh(size=31), judged, SEED + 1)  # other functions than those for training
     count = n // 7 * 5
     strides = [k for k in (16, 8, 4, 2, 1) if (size - 1) % k == 0 and (size - 1) // k >= 8]
     learn, test = (data.take(range(*part)).smoothed(SMOOTHING).kept() for part in ((0, count), (count, n)))
@@ -156,10 +158,10 @@ def _judged(out: Path, points: str, name: str, operators: dict[str, Operator], d
 
 
 def _way(name: str, points: int) -> Test:
-    """Return how a network predicts on so many points: the paper's one in parts of 256 nodes, NearFar from 2000 nodes."""
-    if name == "GKN":
-        return Exact() if points <= 1000 else Partition(256)
-    return Exact() if points <= WHOLE else Support(2000)
+    """Return how a network predicts on many points: the paper's one in parts of 256 nodes, NearFar from 1000 random nodes."""
+    if points <= 1000:
+        return Exact()
+    return Partition(256) if name == "GKN" else Support(1000)
 
 
 def _at_points(operator: Operator, coarse: Dataset, fine: Dataset) -> Errors:
@@ -203,7 +205,7 @@ def _report(out: Path, operators: dict[str, Operator], rows: list[Row], data: tu
     page.text(
         "The paper's column: its network, eight times as wide in its kernel, trained on 16 x 16 with 100 pairs: full grids "
         "(table 1), * sampled nodes (table 3). On large grids GKN predicts in shifted sub-grids of 256 nodes, as in the paper, "
-        "and NearFar from 2000 random nodes.",
+        "and NearFar from 1000 random nodes.",
         small=True,
     )
     page.heading("Training")
