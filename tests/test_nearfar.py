@@ -250,7 +250,7 @@ def test_more_points_than_are_held_at_a_time(rng, monkeypatch, more):
         return [out, asked, *torch.autograd.grad(out.square().sum() + asked.square().sum(), [*model.parameters()])]
 
     whole = everything()
-    monkeypatch.setattr("gkn.ops.chunks.CHUNK", 16)
+    monkeypatch.setattr("gkn.ops.points.CHUNK", 16)
     for one, other in zip(everything(), whole, strict=True):
         torch.testing.assert_close(one, other)
     with torch.no_grad():
@@ -262,7 +262,7 @@ def test_what_is_kept_for_the_derivative_does_not_grow_with_the_slices(rng, monk
     x, a, w = points(rng, 60)
     graph, kept = radius_graph(x, r=R), {}
     for chunk in (16, 1000):
-        monkeypatch.setattr("gkn.ops.chunks.CHUNK", chunk)
+        monkeypatch.setattr("gkn.ops.points.CHUNK", chunk)
         seen = []
         with torch.autograd.graph.saved_tensors_hooks(lambda y, seen=seen: seen.append(y.numel()) or y, lambda y: y):
             small(near=False, slices=64, blocks=1)(graph, x, a, w)

@@ -26,6 +26,7 @@ from gkn.train.ranks import Stopped
 from gkn.train.recipe import RECIPES, Recipe
 from gkn.train.run_folder import OtherRun
 from gkn.train.setup import Choices, set_up
+from gkn.train.step import Step
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -763,3 +764,28 @@ def test_defaults_are_those_of_the_coarsest_dataset():
     data = make_dataset(Darcy(size=17, modes=8), 2)
     setup = set_up([data, data.every(2)], Choices(), "cpu", None)
     assert setup.rules[0].r == setup.model.radius == pytest.approx(usual_radius(Grid(9)))
+
+
+@pytest.mark.parametrize("kind", ["GKN", "NearFar"])
+def test_a_step_enters_few_files(kind, monkeypatch):
+    """A reader who follows one optimisation step through gkn opens at most 18 files (docs/design.md)."""
+    folder, seen, calls = Path(sys.modules["gkn"].__file__).parent, set(), []
+    step = Step.__call__
+
+    def entered(frame, event, value):
+        if event == "call" and Path(frame.f_code.co_filename).is_relative_to(folder):
+            seen.add(frame.f_code.co_filename)
+
+    def watched(self, *args, **kwargs):
+        calls.append(self)
+        sys.setprofile(entered if len(calls) == 3 else None)
+        try:
+            return step(self, *args, **kwargs)
+        finally:
+            sys.setprofile(None)
+
+    monkeypatch.setattr(Step, "__call__", watched)
+    data = Darcy(size=9).generate(8)
+    settings = {"width": 8, "kernel": (8, 8)} | ({"blocks": 2, "head": 4, "slices": 4} if kind == "NearFar" else {"steps": 2})
+    fit(data, kind, Nystrom(0.4, 40), settings=settings, epochs=2, batch=2, symmetries=kind == "NearFar")
+    assert 10 < len(seen) <= 18, sorted(seen)

@@ -111,6 +111,8 @@ class Batches:
         if not len(dataset):
             raise ValueError("Batches: this dataset has no samples")
         self.dataset, self.rule, self.normalizers = dataset, rule, (inputs, outputs)
+        self._numbers = [dataset.number(i) for i in range(len(dataset))]
+        self._one_domain = dataset.one_domain
         self.device, self.dtype, self.weighted = torch.device(device), dtype, weighted
         self._drawn: tuple[int, int] | None = None
         self._points: dict[int, _Points] = {}
@@ -127,7 +129,7 @@ class Batches:
             self._together = self._load(range(len(dataset)))
 
     def __len__(self) -> int:
-        return len(self.dataset) * self.rule.graphs
+        return len(self._numbers) * self.rule.graphs
 
     def draw(self, seed: int, epoch: int) -> None:
         """Choose the nodes of this epoch's graphs."""
@@ -185,7 +187,7 @@ class Batches:
         fixed: bool = False,
     ) -> Batch:
         weights, x = points.weights if self.weighted else None, points.x.to(self.dtype)
-        numbers = tuple(self.dataset.number(sample) for sample in samples)
+        numbers = tuple(self._numbers[sample] for sample in samples)
         return Batch(graph, x, *functions, points.mean, points.std, weights, sizes, numbers, fixed)
 
     def _whole(self, count: int) -> tuple[Graph, _Points]:
@@ -231,7 +233,7 @@ class Batches:
         return _Functions(torch.stack(a_all).to(self.device), torch.stack(u_all).to(self.device))
 
     def _points_of(self, sample: int) -> _Points:
-        key = 0 if self.dataset.one_domain else sample
+        key = 0 if self._one_domain else sample
         if key not in self._points:
             domain = self.dataset.domain if self.dataset.one_domain else self.dataset[sample].domain
             points = _Points.of(domain, self.normalizers[1], self.device, self.dtype)

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from gkn.system.checks import shape_of
+from gkn.system.checks import shape_or_type
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Graph:
         for name, given in (("ptr", self.ptr), ("src", self.src)):
             if not isinstance(given, Tensor) or given.ndim != 1 or given.dtype not in (torch.int32, torch.int64):
                 raise ValueError(
-                    f"Graph: {name} is {getattr(given, 'dtype', '')} {shape_of(given)}; needed a vector of int32 or int64"
+                    f"Graph: {name} is {getattr(given, 'dtype', '')} {shape_or_type(given)}; needed a vector of int32 or int64"
                 )
         if self.ptr.device != self.src.device:
             raise ValueError(f"Graph: ptr is on {self.ptr.device}, src on {self.src.device}; needed one device")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gkn.graph.graph import Graph, offsets
-from gkn.system.checks import check_finite, shape_of
+from gkn.system.checks import check_finite, shape_or_type
 from gkn.system.memory import check_memory
 
 CANDIDATES = {"cpu": 2**21, "cuda": 2**24}  # pairs that are compared at a time
@@ -39,7 +39,7 @@ def radius_graph(
         targets   (T, d)  another set of points of the same dimension, on the same device
     """
     targets = sources if targets is None else targets
-    call = f"radius_graph({shape_of(sources)}, {shape_of(targets)}, r={r})"
+    call = f"radius_graph({shape_or_type(sources)}, {shape_or_type(targets)}, r={r})"
     for name, points in (("sources", sources), ("targets", targets)):
         if not isinstance(points, Tensor) or points.ndim != 2 or not points.is_floating_point():
             raise ValueError(f"{call}: {name} must be a (points, d) tensor of floating-point numbers")
@@ -96,7 +96,7 @@ def radius_graphs(points: Tensor, r: float) -> Graph:
 
 def nearest(sources: Tensor, targets: Tensor) -> Tensor:
     """Return the nearest source of each target: (T,)."""
-    call = f"nearest({shape_of(sources)}, {shape_of(targets)})"
+    call = f"nearest({tuple(sources.shape)}, {tuple(targets.shape)})"
     if sources.ndim != 2 or targets.ndim != 2 or sources.shape[1] != targets.shape[1] or not len(sources):
         raise ValueError(f"{call}: needed (points, d) of the same dimension, and at least one source")
     check_same_device(sources, targets, call)

@@ -17,7 +17,7 @@ from gkn.data.normalizer import Normalizer
 from gkn.graph.graph import Graph
 
 MODELS: dict[str, type[Model]] = {}
-"""Every model by the name of its class. A subclass of `Model` registers itself."""
+"""Every model by the name of its class. A subclass of `Model` registers itself unless it declares abstract methods."""
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, of how many)."""
@@ -69,7 +69,8 @@ class Model(nn.Module, ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        MODELS[cls.__name__] = cls
+        if not any(getattr(each, "__isabstractmethod__", False) for each in vars(cls).values()):
+            MODELS[cls.__name__] = cls
 
     def __init__(self, dim: int, in_channels: int, out_channels: int) -> None:
         super().__init__()

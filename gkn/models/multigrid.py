@@ -14,9 +14,8 @@ from gkn.graph.levels import Level, levels_of
 from gkn.graph.neighbors import radius_graph
 from gkn.models.model import Defaults, Model, Progress, check_radius, check_sizes, chosen_features
 from gkn.models.nearfar import NearFar
-from gkn.ops import Backend, quadrature
+from gkn.ops import Backend, full_precision, quadrature
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, make_balls
-from gkn.ops.casts import full_precision
 from gkn.ops.kernel import Kernel
 
 

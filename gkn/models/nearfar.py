@@ -18,12 +18,10 @@ from gkn.data.dataset import Dataset
 from gkn.graph.graph import Graph
 from gkn.models.model import Defaults, Model, Progress, check_radius, check_sizes, chosen_features
 from gkn.models.suggest import epochs_for, phases_of, radius_for, smoothing_for, wall_for
-from gkn.ops import Backend, autocast, pick
+from gkn.ops import Backend, autocast, full_precision, pick, rounded
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, fits_chip, make_balls
-from gkn.ops.casts import full_precision, rounded
-from gkn.ops.chunks import by_function, compiled, pointwise
 from gkn.ops.kernel import Kernel
-from gkn.ops.slices import EMPTY, gather, memberships_of, shares_of, spread
+from gkn.ops.points import EMPTY, by_function, compiled, gather, memberships_of, pointwise, shares_of, spread
 from gkn.ops.split import Split
 
 RMS_EPSILON = 1e-6

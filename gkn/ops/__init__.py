@@ -120,6 +120,21 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.to(to) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
 
 
+def rounded(x: Tensor) -> Tensor:
+    """Return x in the type that autocast computes with, or as it is without autocast."""
+    return autocast(x)[0]
+
+
+def full_precision(x: Tensor) -> torch.autocast:
+    """Return a context in which autocast does nothing on the device of x."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def edge_silu(p: Tensor, q: Tensor, graph: Graph, dtype: torch.dtype) -> Tensor:
+    """Return silu(p(x) + q(y)) for every edge (x, y), by torch's own operations."""
+    return torch.nn.functional.silu(p.index_select(0, graph.targets) + q.index_select(0, graph.src)).to(dtype)
+
+
 def quadrature(weights: Tensor | None, graph: Graph, mean: bool) -> Tensor | None:
     """Return checked weights: finite and >= 0. For a mean the largest is scaled to 1, so that every type can hold them."""
     if weights is None:

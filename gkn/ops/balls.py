@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from gkn.graph.graph import Graph
-from gkn.ops import Backend, autocast, inverse, library, pick, quadrature
+from gkn.ops import Backend, autocast, edge_silu, inverse, library, pick, quadrature
 from gkn.ops.edges import Measure
-from gkn.ops.hidden import differentiable, edge_silu
+from gkn.ops.hidden import differentiable
 from gkn.ops.integral import plan_integral
 from gkn.ops.kernel import Kernel
 from gkn.system.memory import available_memory

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gkn.graph.graph import Graph
-from gkn.ops import Backend, edge_relu, library
+from gkn.ops import Backend, edge_relu, edge_silu, library
 from gkn.ops.edges import Into, Measure
-from gkn.ops.hidden import differentiable, edge_silu, gradient_sums, hidden, hidden_backward
+from gkn.ops.hidden import differentiable, gradient_sums, hidden, hidden_backward
 from gkn.ops.last import Found, Last
 
 

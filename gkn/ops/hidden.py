@@ -61,11 +61,6 @@ def hidden_backward(
     return library.implementation.edge_relu_backward(g, features[0], graph, dtype, backend)
 
 
-def edge_silu(p: Tensor, q: Tensor, graph: Graph, dtype: torch.dtype) -> Tensor:
-    """Return silu(p(x) + q(y)) for every edge (x, y), by torch's own operations."""
-    return nn.functional.silu(p.index_select(0, graph.targets) + q.index_select(0, graph.src)).to(dtype)
-
-
 def linear_relu_now(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return relu(x weight^T + bias) without a gradient. On a GPU bias and ReLU are applied as the product is written."""
     if x.device.type == "cuda" and len(x):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gkn.graph.graph import Graph
-from gkn.ops import Backend, autocast, edge_relu
-from gkn.ops.hidden import edge_linear_relu, edge_silu, linear_relu
+from gkn.ops import Backend, autocast, edge_relu, edge_silu
+from gkn.ops.hidden import edge_linear_relu, linear_relu
 
 
 class Kernel(nn.Module):

@@ -27,7 +27,7 @@ def has_types(entries: Any, kinds: Mapping[str, Any]) -> bool:
     return isinstance(entries, Mapping) and all(isinstance(entries.get(name), kind) for name, kind in kinds.items())
 
 
-def shape_of(x: Any) -> tuple[int, ...] | str:
+def shape_or_type(x: Any) -> tuple[int, ...] | str:
     """Return the shape of a tensor, or the type of anything else, for messages."""
     return tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
 

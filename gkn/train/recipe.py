@@ -1,7 +1,9 @@
-"""Recipes: how a network is trained, and those that have names."""
+"""Recipes: all settings of a training, learning-rate schedules, and recipes that have names."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -10,7 +12,6 @@ import torch
 from gkn.data.normalizer import WALLS
 from gkn.train.losses import LOSSES
 from gkn.train.muon import Muon
-from gkn.train.schedules import SCHEDULES
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "muon": Muon}
 PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
@@ -95,6 +96,22 @@ class Recipe:
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, if an epoch has `steps`."""
         return self.lr * SCHEDULES[self.schedule](self, step / (steps * self.epochs), step // steps)
+
+
+def one_cycle(share: float, warm: float) -> float:
+    """Return the rate after a share of all steps, relative to the largest: up from 1/25 for `warm` of them, then down to 0."""
+    if share < warm:
+        return 1 / 25 + (1 - 1 / 25) * (1 - math.cos(math.pi * share / warm)) / 2
+    return (1 + math.cos(math.pi * (share - warm) / (1 - warm))) / 2 if warm < 1 else 1.0
+
+
+SCHEDULES: dict[str, Callable[[Recipe, float, int], float]] = {
+    "constant": lambda recipe, share, epoch: 1.0,
+    "step": lambda recipe, share, epoch: recipe.factor ** (epoch // recipe.every),
+    "cosine": lambda recipe, share, epoch: (1 + math.cos(math.pi * share)) / 2,
+    "onecycle": lambda recipe, share, epoch: one_cycle(share, recipe.warm),
+}
+"""(recipe, share of all steps, epoch) -> rate relative to the largest. There is no state that could be lost."""
 
 
 RECIPES = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gkn.models.rivals.images import ImageModel
-from gkn.ops.casts import full_precision
+from gkn.ops import full_precision
 
 
 class FNO(ImageModel):

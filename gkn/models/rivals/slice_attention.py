@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gkn.models.nearfar import RMS_EPSILON
 from gkn.models.rivals.transformer import Transformer
 from gkn.ops import autocast
-from gkn.ops.slices import EMPTY, gather, memberships_of, spread
+from gkn.ops.points import EMPTY, gather, memberships_of, spread
 
 
 class SliceAttention(Transformer):

@@ -12,7 +12,7 @@ from gkn.data.dataset import Dataset
 from gkn.graph.graph import Graph
 from gkn.models.model import Defaults, Model, Progress, check_sizes
 from gkn.models.nearfar import NearFar
-from gkn.ops.casts import full_precision
+from gkn.ops import full_precision
 
 
 class Transformer(Model):

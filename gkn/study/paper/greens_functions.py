@@ -17,7 +17,7 @@ from gkn.models import GreenNet
 from gkn.pde.greens_functions import green_disk, green_interval
 from gkn.system.randomness import stream
 from gkn.train.fit import fit
-from gkn.train.schedules import one_cycle
+from gkn.train.recipe import one_cycle
 
 BALL = 0.05  # around the singularity of the disk's Green's function, where nothing is promised
 
