@@ -1,4 +1,4 @@
-"""Ask at any points: a query receives from the nodes and never sends, so its answer depends on nobody else's question."""
+"""Predict at any points. Query points receive from the nodes and never send, so predictions do not depend on each other."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Your own mesh in, VTU out: for ParaView, or whatever else reads VTK.
+"""Predict on a mesh of your own and write a VTU file for ParaView and other programs that read VTK.
 
 Any file with triangles and a field `a` on its nodes will do; here a mesh is made, finer in a corner than elsewhere, and written
 first, so that the example runs by itself. The truth to compare with is solved by finite elements on that mesh.

@@ -1,4 +1,4 @@
-"""Train on 16 x 16, ask on 241 x 241: the paper's figure 1, in a minute and with a small network.
+"""Train on 16 x 16, predict on 241 x 241: the paper's figure 1, in a minute and with a small network.
 
 Nothing in the network depends on the number of points, so the parameters learned on a coarse grid are those of an operator.
 """

@@ -189,7 +189,7 @@ def test_wrong_words(data, trained, tmp_path):
         (["predict", "--input", out, "--out", "y.npz"], 2, "say which operator"),
         (["predict", "--pretrained", "mars", "--input", out, "--out", "y.npz"], 1, "no pretrained operator 'mars'; there are"),
         (["predict", trained, "--input", out, "--out", "y.npz"], 1, "no such file"),
-        (["predict", trained, "--input", "y.npz", "--out", "y.npz"], 2, "the answer would overwrite the question"),
+        (["predict", trained, "--input", "y.npz", "--out", "y.npz"], 2, "the prediction would overwrite the input"),
         (["predict", trained, "--input", out, "--out", "y.npz", "--how", "sampled", "--m", 3], 2, "sampled is for eval"),
     ):
         heard = run(*words, code=code)

@@ -29,14 +29,14 @@ class BeyondOptions:
     device: Device = "auto"
     pages: Pages = False
     export: Annotated[
-        Path | None, typer.Option("--export", help="Save the NearFar of the first seed here, and run nothing.")
+        Path | None, typer.Option("--export", help="Save the NearFar of the first seed here, and train nothing.")
     ] = None
     config: Config = None
 
 
 @verb(BeyondOptions)
 def beyond(options: BeyondOptions) -> None:
-    """Train NearFar, Multigrid and rivals on the paper's benchmark. Interrupted, the same command goes on."""
+    """Train NearFar, Multigrid and rivals on the paper's benchmark. After an interruption, the same command resumes."""
     scale = options.scale
     if scale not in SCALES:
         raise typer.BadParameter(f"{scale!r}: use {', '.join(SCALES)}", param_hint="--scale")

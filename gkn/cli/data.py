@@ -28,8 +28,8 @@ app = typer.Typer(no_args_is_help=True, help="Make, import, inspect and check da
 class MakeOptions:
     """Options of `gkn data make`."""
 
-    problem: Annotated[str, typer.Argument(help=f"What to solve: {', '.join(PROBLEMS)}.")]
-    out: Annotated[Path, typer.Option(help="The dataset folder to make, or to go on with.")]
+    problem: Annotated[str, typer.Argument(help=f"Problem to solve: {', '.join(PROBLEMS)}.")]
+    out: Annotated[Path, typer.Option(help="The dataset folder to make, or to resume.")]
     n: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 100
     size: Annotated[int | None, typer.Option(min=2, help="Points per side (of meshes: about).")] = None
     seed: Annotated[int, typer.Option(min=0, help="One seed is one dataset.")] = 0
@@ -45,7 +45,7 @@ class MakeOptions:
 @app.command("make")
 @verb(MakeOptions)
 def data_make(options: MakeOptions) -> None:
-    """Make a dataset. Interrupted, it goes on when run again."""
+    """Make a dataset. After an interruption, the same command resumes."""
     problem = problem_named(options.problem, **_parameters(options.problem, options.size, options.set_ or []))
     start = time.perf_counter()
     how: dict[str, Any] = {"workers": options.workers, "device": options.device, "force": options.force}

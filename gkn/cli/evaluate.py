@@ -27,9 +27,9 @@ class EvalOptions:
     m: M = None
     l: L = 1
     r: R = None
-    every: Annotated[list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; several: a row each.")] = None
-    last: Annotated[int | None, typer.Option(min=1, help="The last so many samples. By default all.")] = None
-    first: Annotated[int | None, typer.Option(min=1, help="Of those, the first so many. By default all.")] = None
+    every: Annotated[list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; may be repeated.")] = None
+    last: Annotated[int | None, typer.Option(min=1, help="Use only this many samples, the last ones. By default all.")] = None
+    first: Annotated[int | None, typer.Option(min=1, help="Of those, use only the first ones. By default all.")] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0
     best: Best = False
     out: Annotated[Path | None, typer.Option(help="The JSON file. By default eval.json in the run's folder.")] = None

@@ -15,7 +15,7 @@ from gkn.study.work import MOST_SEEDS, Place, Progress
 
 Seeds = Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="Number of seeds of each training: mean and spread.")]
 Work = Annotated[Path | None, typer.Option(help="Folder for data and trained networks, which are large. By default OUT/work.")]
-Pages = Annotated[bool, typer.Option("--pages", help="Run nothing: only write the pages of what is there.")]
+Pages = Annotated[bool, typer.Option("--pages", help="Train nothing: only write the pages of existing results.")]
 
 
 def place_of(out: Path, work: Path | None, device: str, jobs: int) -> Place:

@@ -25,7 +25,7 @@ class PredictOptions:
     """Options of `gkn predict`."""
 
     input_: Annotated[Path, typer.Option("--input", help="The functions a: .npz, .vtu or another mesh, .mat, .h5.")]
-    out: Annotated[Path, typer.Option(help="The answer: .npz or .vtu.")]
+    out: Annotated[Path, typer.Option(help="The prediction: .npz or .vtu.")]
     run: Annotated[Path | None, typer.Argument(help="The folder of a run or of a saved operator.")] = None
     at: Annotated[
         Path | None, typer.Option(help="Query points: a .npy of (points, dimension). By default the input's points.")
@@ -50,7 +50,7 @@ def predict(options: PredictOptions) -> None:
     if (options.run is None) == (options.pretrained_ is None):
         raise typer.BadParameter("say which operator: a run's folder, or --pretrained NAME", param_hint="RUN")
     if out.resolve() == options.input_.resolve():
-        raise typer.BadParameter("the answer would overwrite the question; choose another file", param_hint="--out")
+        raise typer.BadParameter("the prediction would overwrite the input; choose another file", param_hint="--out")
     writers.check(out, [])
     chosen = way_named(options.how, options.m, options.l)
     if isinstance(chosen, Sampled):

@@ -31,7 +31,7 @@ class ReproduceOptions:
     out: Annotated[Path | None, typer.Option(help="Folder for results and pages. By default runs/paper-SCALE.")] = None
     work: Work = None
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time. On a GPU as many as fit, best under CUDA MPS.")] = 1
-    backend: Annotated[str, typer.Option(help="joblib's: loky (processes here), dask or ray (a cluster).")] = "loky"
+    backend: Annotated[str, typer.Option(help="Backend of joblib: loky (processes here), dask or ray (a cluster).")] = "loky"
     scheduler: Annotated[str | None, typer.Option(help="Address of Dask's scheduler, e.g. tcp://host:8786.")] = None
     device: Device = "auto"
     pages: Pages = False
@@ -40,7 +40,7 @@ class ReproduceOptions:
 
 @verb(ReproduceOptions)
 def reproduce(options: ReproduceOptions) -> None:
-    """Make every table and figure of the paper. Finished cells are kept: interrupted, the same command goes on."""
+    """Make every table and figure of the paper. Finished cells are kept: after an interruption, the same command resumes."""
     scale, recipe, names = options.scale, options.recipe, options.names or ["all"]
     if scale not in SCALES:
         raise typer.BadParameter(f"{scale!r}: use {', '.join(SCALES)}", param_hint="--scale")

@@ -61,7 +61,13 @@ def fill(context: typer.Context, path: Path | None) -> Path | None:
 
 Config = Annotated[
     Path | None,
-    typer.Option(callback=fill, is_eager=True, exists=True, dir_okay=False, help="A TOML file with options; flags win."),
+    typer.Option(
+        callback=fill,
+        is_eager=True,
+        exists=True,
+        dir_okay=False,
+        help="A TOML file with options; the command line takes precedence.",
+    ),
 ]
 DatasetPath = Annotated[Path, typer.Argument(help="A dataset folder.")]
 RunPath = Annotated[Path, typer.Argument(help="The folder of a run or of a saved operator.")]

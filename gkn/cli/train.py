@@ -32,12 +32,13 @@ class TrainOptions:
     """Options of `gkn train`. What is not given follows from the data, as in `gkn.fit`."""
 
     data: DatasetPath
-    out: Annotated[Path, typer.Option(help="The run's folder. Interrupted, the same command goes on with it.")]
-    model: Annotated[str, typer.Option(help=f"What to train: {', '.join(MODELS)}.")] = "NearFar"
-    recipe: Annotated[str | None, typer.Option(help=f"How to train: {', '.join(RECIPES)}. By default the model's own.")] = None
-    test: Annotated[int, typer.Option(min=0, help="Hold out the last so many samples and evaluate on them.")] = 0
+    out: Annotated[Path, typer.Option(help="The run's folder. After an interruption, the same command resumes the run.")]
+    model: Annotated[str, typer.Option(help=f"Model to train: {', '.join(MODELS)}.")] = "NearFar"
+    recipe: Annotated[str | None, typer.Option(help=f"Recipe: {', '.join(RECIPES)}. By default the model's own.")] = None
+    test: Annotated[int, typer.Option(min=0, help="Number of samples, the last ones, that are held out for evaluation.")] = 0
     train: Annotated[
-        int | None, typer.Option("--train", min=1, help="Learn from the first so many samples. By default all but the test.")
+        int | None,
+        typer.Option("--train", min=1, help="Number of samples to learn from, the first ones. By default all."),
     ] = None
     every: Annotated[list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; several: learned together.")] = None
     inputs: Annotated[
@@ -55,7 +56,7 @@ class TrainOptions:
     l: Annotated[int, typer.Option("--l", min=1, help="Graphs per sample, if nodes are drawn.")] = 1
     mixed: Annotated[
         int | None,
-        typer.Option(min=1, help="Beside the grids of --every: so many of all points, drawn anew in every epoch."),
+        typer.Option(min=1, help="Beside the grids of --every, learn from this many random points, drawn in every epoch."),
     ] = None
     network: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the model, e.g. width=64 or kernel=128,256.")
@@ -69,7 +70,7 @@ class TrainOptions:
     weighted: Annotated[bool | None, typer.Option(help="Count with quadrature weights. By default as the model needs.")] = None
     unit: Annotated[list[str] | None, typer.Option(metavar="FIELD=UNIT", help="Units of fields, for the record.")] = None
     test_m: Annotated[
-        int | None, typer.Option("--test-m", min=1, help="Evaluate on so many drawn nodes. By default as trained.")
+        int | None, typer.Option("--test-m", min=1, help="Evaluate on this many drawn nodes. By default as in training.")
     ] = None
     test_every: Annotated[
         int | None, typer.Option(min=1, help="Epochs between evaluations. By default 20 evaluations per run.")

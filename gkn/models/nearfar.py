@@ -46,18 +46,20 @@ class NearFar(Model):
         v(x) <- v(x) + near(x) + far(x)
         v(x) <- v(x) + down(gelu(up(norm(v(x)))))
 
-        near(x) = integral of window(x, y) kappa(x, y) w(y) dy / integral of window(x, y) dy,   over the ball |x - y| < radius
+        near(x) = windowed mean over the ball |x - y| < radius of K(x, y) (w(y) - w(x)) + B w(y)
         far(x)  = sum over heads and slices s of p_s(x) z_s
 
-    Near field: kappa is a network of x, y, a(x) and a(y), as in the paper, with its own parameters in every block (`Kernel` in
-    gkn/ops/kernel.py). The window (1 - |x - y|^2 / radius^2)^2 is 0 at the radius. An empty ball has the integral 0.
+    Near field: the matrix kappa(x, y) = K(x, y) + B is a network of x, y and some of the fields a(x), a(y), with its own
+    parameters in every block (`Kernel` in gkn/ops/kernel.py); B is the bias of its last layer. A windowed mean of f is
+    integral of window f dy / integral of window dy, with window(x, y) = (1 - |x - y|^2 / radius^2)^2, or 0 if there is no node.
 
-    Far field: p_s(x) is the membership of x in slice s. In every head, t_s is the mean of w over the domain, weighted by p_s,
-    and z_s is the result of attention among the t of that head. See `FarField`. It is a kernel of low rank whose factors depend
-    on v.
+    Far field: p_s(x) is the membership of x in slice s. In every head, t_s is the mean of value(w) over the domain, weighted by
+    p_s, and z_s is the result of attention among the t of that head (`FarField`). It is an integral operator of rank heads x
+    slices at most, whose factors depend on v.
 
-    All integrals and means are sums over nodes with quadrature weights, if weights are given: a denser region then has no
-    larger weight. Query points contribute nothing to the sums. They read the states of the nodes, block by block (`at`).
+    Integrals and means are sums over nodes with quadrature weights, so a region counts by its area and not by its number of
+    points. Without weights all nodes count the same. Query points contribute nothing to the sums. They read the states of the
+    nodes, block by block (`at`).
 
         dim            dimension of the points
         in_channels    number of fields of a
@@ -68,10 +70,10 @@ class NearFar(Model):
         head           number of components of a head; there are width / head heads
         kernel         sizes of the hidden layers of kappa
         radius         radius of the balls, the r of the graph rule
-        features       indices of the fields of a that kappa sees; smooth fields work best; None: the first
+        features       indices of the fields of a that kappa sees; smooth fields work best; None: field 0 only
         near, far      use the near field, use the far field
-        differences    kappa without its constant part is applied to w(y) - w(x) instead of w(y). For constant w the sum is then
-                       exactly 0; sums over scattered points would cancel only approximately
+        differences    K is applied to w(y) - w(x), which is exactly 0 for constant w; if False, to w(y), and near(x) is the
+                       windowed mean of kappa(x, y) w(y)
         recompute      compute hidden features of edges again in the backward pass; None: if memory is short
         backend        implementation of the near field; None: the fastest one on this machine
     """
@@ -127,7 +129,7 @@ class NearFar(Model):
         """Suggest balls of about 80 points, smooth inputs of kappa, and the Muon optimiser for a fixed number of steps.
 
         Inputs with few distinct values, such as two-phase coefficients, get a smoothed copy as a further input. kappa sees the
-        copy only, because sums over points resolve smooth functions only.
+        first such copy only, because sums over points resolve smooth functions only.
         """
         rough = phases_of(dataset)
         smoothing = {} if dataset.smoothing else {name: smoothing_for(dataset) for name in rough}
@@ -189,7 +191,7 @@ class NearFar(Model):
         nodes: tuple[Tensor, Tensor],
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Return u at query points (x, a) of one function, given the states of its nodes, which do not change."""
+        """Return u at query points (x, a) of one function, given the states of its nodes, which the queries do not change."""
         queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
         self._check_queries(states, self.blocks + 1, graph, queries[0])
         balls = self._balls(graph, queries, nodes, weights)
@@ -288,7 +290,7 @@ class Block(nn.Module):
         return by_function(partial(update, self), v, near, state.far, p, cuts)
 
     def update(self, v: Tensor, near: Tensor | None, z: Tensor | None, p: Tensor | None, sizes: Sequence[int]) -> Tensor:
-        """Add the near field, the far field sum_s p_s z_s, and the network."""
+        """Return network(v + near field + sum_s p_s z_s). `sizes`: number of points of each function of the batch."""
         if z is not None and self.far is not None and p is None:
             p = self.far.memberships(rounded(self.norm(v)))
         if near is not None:
@@ -300,7 +302,7 @@ class Block(nn.Module):
 
 
 class NearField(nn.Module):
-    """The windowed mean over a ball of kappa(x, y) w(y), or of differences w(y) - w(x)."""
+    """The windowed mean over a ball of K(x, y) (w(y) - w(x)) + B w(y), or without differences of kappa(x, y) w(y)."""
 
     def __init__(self, model: NearFar) -> None:
         super().__init__()
@@ -312,7 +314,7 @@ class NearField(nn.Module):
 
 
 class FarField(nn.Module):
-    """Means of w over slices, followed by attention among the means. For each head:
+    """Means of value(w) over slices, followed by attention among the means. For each head:
 
         p_s(y) = softmax over s of slice(w(y))
         t_s    = sum_y share(y) p_s(y) value(w(y)) / sum_y share(y) p_s(y)
