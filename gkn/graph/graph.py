@@ -12,8 +12,6 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from gkn.system.checks import shape_or_type
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -54,9 +52,8 @@ class Graph:
     def __post_init__(self) -> None:
         for name, given in (("ptr", self.ptr), ("src", self.src)):
             if not isinstance(given, Tensor) or given.ndim != 1 or given.dtype not in (torch.int32, torch.int64):
-                raise ValueError(
-                    f"Graph: {name} is {getattr(given, 'dtype', '')} {shape_or_type(given)}; needed a vector of int32 or int64"
-                )
+                what = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+                raise ValueError(f"Graph: {name} is {what}; needed a vector of int32 or int64")
         if self.ptr.device != self.src.device:
             raise ValueError(f"Graph: ptr is on {self.ptr.device}, src on {self.src.device}; needed one device")
         object.__setattr__(self, "num_sources", operator.index(self.num_sources))
