@@ -13,7 +13,7 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     def fails(*_):
         raise OSError(28, "No space left on device")
 
-    for call in ("gkn.system.files.sync", "os.rename"):
+    for call in ("gkn.system.files.sync", "os.replace"):
         with monkeypatch.context() as patch:
             patch.setattr(call, fails)
             with pytest.raises(OSError, match=r"No space left on device.*file") as caught:
@@ -28,8 +28,8 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
 def test_a_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, monkeypatch):
     """A rename that reaches the disk before the bytes do would leave an empty file after a power cut."""
     order = []
-    rename, fsync = os.rename, os.fsync
-    monkeypatch.setattr(os, "rename", lambda a, b: (order.append("rename"), rename(a, b)))
+    rename, fsync = os.replace, os.fsync
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append("rename"), rename(a, b)))
     monkeypatch.setattr(os, "fsync", lambda fd: (order.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
     write(tmp_path / "file", b"x")
     assert [os.path.basename(entry).partition(".tmp-")[0] for entry in order] == ["file", "rename", tmp_path.name]

@@ -296,6 +296,9 @@ def test_other_networks_by_name(data, tmp_path, model):
     operator = load(tmp_path / "run")
     assert (type(operator.model).__name__, operator.model.radius, operator.rule.r, operator.weighted) == (model, 0.3, 0.3, True)
     assert model in run("info", tmp_path / "run" / "operator")
+    assert "--l 2: graphs per sample need nodes that are drawn, --m" in run(
+        "train", data, "--out", tmp_path / "x", "--l", 2, code=1
+    )
     assert "no model 'MLP'; there are" in run("train", data, "--out", tmp_path / "x", "--model", "MLP", code=1)
 
 

@@ -20,6 +20,7 @@ from gkn import GKN, Cloud, Darcy, Dataset, Grid, Normalizer, Nystrom, Operator,
 from gkn.data.dataset import BadNumbers
 from gkn.graph.rules import usual_radius
 from gkn.operator.evaluate import Judge
+from gkn.system import machine
 from gkn.system.files import CorruptFile, write_sealed_json
 from gkn.train.checkpoint import Checkpoints
 from gkn.train.ranks import Stopped
@@ -789,3 +790,17 @@ def test_a_step_enters_few_files(kind, monkeypatch):
     settings = {"width": 8, "kernel": (8, 8)} | ({"blocks": 2, "head": 4, "slices": 4} if kind == "NearFar" else {"steps": 2})
     fit(data, kind, Nystrom(0.4, 40), settings=settings, epochs=2, batch=2, symmetries=kind == "NearFar")
     assert 10 < len(seen) <= 18, sorted(seen)
+
+
+def test_the_commit_says_whether_the_code_was_changed(tmp_path, monkeypatch):
+    monkeypatch.delenv("GKN_COMMIT", raising=False)
+    package = tmp_path / "gkn" / "system"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(machine, "__file__", str(package / "machine.py"))
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x"]):
+        (package / "machine.py").write_text("1")
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    clean = machine.commit.__wrapped__()
+    assert re.fullmatch("[0-9a-f]{40}", clean)
+    (package / "machine.py").write_text("2")
+    assert machine.commit.__wrapped__() == f"{clean}+"

@@ -10,10 +10,11 @@ import typer
 from rich.table import Table
 
 from gkn.cli.options import verb
-from gkn.cli.shell import Best, DatasetPath, Device, L, M, R, RunPath, console, device_named, plain, progress_bar, way_named
+from gkn.cli.shell import Best, DatasetPath, Device, L, M, R, RunPath, console, plain, progress_bar, way_named
 from gkn.data.dataset import Dataset, described
 from gkn.operator.evaluate import relative_l2
 from gkn.operator.saved import load
+from gkn.system.checks import device_named
 from gkn.system.files import canonical, make_folder, write
 
 

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from gkn.cli.shell import console, device_named, plain
+from gkn.cli.shell import console, plain
 from gkn.study.work import MOST_SEEDS, Place, Progress
+from gkn.system.checks import device_named
 
 Seeds = Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="Number of seeds of each training: mean and spread.")]
 Work = Annotated[Path | None, typer.Option(help="Folder for data and trained networks, which are large. By default OUT/work.")]

@@ -10,14 +10,15 @@ import torch
 import typer
 
 from gkn.cli.options import verb
-from gkn.cli.shell import Best, Device, L, M, R, console, device_named, plain, progress_bar, warn, way_named
+from gkn.cli.shell import Best, Device, L, M, R, console, plain, progress_bar, warn, way_named
 from gkn.data import writers
 from gkn.data.readers import read_points, read_sample
 from gkn.geometry.cloud import Cloud
 from gkn.operator.operator import Operator
 from gkn.operator.pretrained import names, pretrained
 from gkn.operator.saved import load
-from gkn.operator.ways import Sampled
+from gkn.operator.ways import How
+from gkn.system.checks import device_named
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def predict(options: PredictOptions) -> None:
         raise typer.BadParameter("the prediction would overwrite the input; choose another file", param_hint="--out")
     writers.check(out, [])
     chosen = way_named(options.how, options.m, options.l)
-    if isinstance(chosen, Sampled):
+    if not isinstance(chosen, How):
         raise typer.BadParameter("sampled is for eval; to predict use exact, support or partition", param_hint="--how")
     operator = _operator(options)
     outputs = operator.features.outputs if operator.features else ("u",)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -17,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gkn.operator.ways import Exact, How, Partition, Sampled, Support
-from gkn.system.checks import check_device
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -122,13 +120,6 @@ def literals(given: list[str], option: str) -> dict[str, Any]:
                 f"{setting!r}: needed a number or a list of numbers, e.g. 128,256", param_hint=option
             ) from None
     return found
-
-
-def device_named(given: str) -> str:
-    """Return the device that a word stands for; `auto` is the first GPU, or else the CPU."""
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if given == "auto" else given
-    check_device(device)
-    return device
 
 
 def way_named(name: str, m: int | None, l: int) -> How | Sampled:

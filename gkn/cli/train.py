@@ -16,12 +16,13 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 from gkn.cli.options import verb
-from gkn.cli.shell import Config, DatasetPath, Device, console, device_named, errors, literal, literals, plain, settings, warn
+from gkn.cli.shell import Config, DatasetPath, Device, console, errors, literal, literals, plain, settings, warn
 from gkn.data.dataset import Dataset
-from gkn.graph.rules import Nystrom, Radius, Rule
+from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS
 from gkn.operator.saved import OPERATOR
 from gkn.operator.ways import Sampled
+from gkn.system.checks import device_named
 from gkn.train.fit import fit
 from gkn.train.progress import Report, Status
 from gkn.train.recipe import RECIPES, Recipe
@@ -154,15 +155,15 @@ def _data(options: TrainOptions) -> tuple[list[Dataset], Dataset | None]:
 
 def _rules(options: TrainOptions, parts: list[Dataset]) -> list[Rule] | None:
     """Return the rules that were chosen, or None for the model's own."""
+    if options.l != 1 and options.m is None:
+        raise ValueError(f"--l {options.l}: graphs per sample need nodes that are drawn, --m")
     if options.r is None and options.m is None and options.mixed is None:
         return None
-    r = options.r or MODELS[options.model].defaults(parts[0], options.recipe).rule.get("r")
-    if r is None:
-        raise ValueError(f"--m, --mixed: {options.model} has no radius; say which with --r")
-    rule: Rule = Radius(r) if options.m is None else Nystrom(r, options.m, options.l)
+    usual = rule_from(MODELS[options.model].defaults(parts[0], options.recipe).rule)
+    rule = usual.whole(options.r) if options.m is None else usual.sampled(options.m, options.l, options.r)
     if options.mixed is None:
         return [rule] * len(parts)
-    return [*[rule] * (len(parts) - 1), Nystrom(r, options.mixed)]
+    return [*[rule] * (len(parts) - 1), usual.sampled(options.mixed, 1, options.r)]
 
 
 def _described(device: str) -> str:

@@ -59,8 +59,7 @@ def check_dataset(
     looks: list[_Look] = [_Finite()]
     if "a" in dataset.names:
         looks.append(_Range(low, high))
-    if "u" in dataset.names:
-        looks += [_Boundary(problem), _Residual(problem, device)]
+    looks += [_Boundary(problem, dataset.outputs), _Residual(problem, device)]
     looks.append(_Distinct(dataset.inputs, dataset.one_domain))
     for start in range(0, len(dataset), _CHUNK):
         part = range(start, min(start + _CHUNK, len(dataset)))
@@ -93,7 +92,7 @@ def _problem(pde: Pde | None, origin: dict[str, Any]) -> Problem | None:
     try:
         return kind(**given)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the dataset's problem makes no sense: {error}") from error
+        raise ValueError(f"invalid parameters of the problem in dataset.json: {error}") from error
 
 
 def _read(dataset: Dataset, batch: range) -> tuple[Domain, dict[str, Tensor]]:
@@ -155,22 +154,26 @@ class _Range(_Look):
 @dataclass
 class _Boundary(_Look):
     problem: Problem | None
+    outputs: tuple[str, ...]
     edge: float = 0.0
     inside: float = 0.0
     seen: bool = False
 
     def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
-        size = values["u"].double().abs()
+        size = torch.stack([values[name].double().abs() for name in self.outputs]).amax(0)
         self.inside = max(self.inside, float(size.max()))
         if domain.boundary.any():
             self.seen = True
             self.edge = max(self.edge, float(size[:, domain.boundary].max()))
 
     def finding(self) -> Finding:
-        text = f"largest |u| on the boundary {self.edge:g}, anywhere {self.inside:g}"
-        if self.problem is None or not self.seen:
-            why = "imported data; name the equation with --pde" if self.problem is None else "no point is marked as boundary"
-            return Finding("boundary", None, why)
+        text = f"largest |{', '.join(self.outputs)}| on the boundary {self.edge:g}, anywhere {self.inside:g}"
+        if self.problem is None:
+            return Finding("boundary", None, "imported data; name the equation with --pde")
+        if not self.problem.zero_boundary:
+            return Finding("boundary", None, f"{self.problem.name} does not say what its outputs are there")
+        if not self.seen:
+            return Finding("boundary", None, "no point is marked as boundary")
         return Finding("boundary", self.edge == 0, text)
 
 
@@ -191,7 +194,7 @@ class _Residual(_Look):
         good = self.problem.admissible(needed)
         if not good.any():
             return
-        self.precision = values["u"].dtype
+        self.precision = values[self.problem.outputs[0]].dtype
         found = self.problem.residual(domain, {name: rows[good].to(self.device) for name, rows in needed.items()})
         if found is not None:
             self.each += zip(found.tolist(), [batch[k] for k in good.nonzero()[:, 0].tolist()], strict=True)

@@ -248,8 +248,11 @@ def listing(folder: Path, manifest: Manifest, prepared: Prepared) -> Manifest:
 def _domain_arrays(domains: Sequence[Domain]) -> dict[str, Array]:
     """Return the arrays of domains of one kind, one domain after the other, with the offsets at which each begins."""
     kinds = {domain.kind for domain in domains}
-    if len(kinds) > 1 or not domains[0].arrays():
-        raise ValueError("domains that differ from sample to sample must all be meshes, or all clouds")
+    if len(kinds) > 1 or any(domain.numbers() or "points" not in domain.arrays() for domain in domains):
+        raise ValueError(
+            f"domains of {', '.join(sorted(kinds))}: domains that differ from sample to sample must be of one kind, which is "
+            "stored by arrays alone, points among them, as meshes and clouds are"
+        )
     each = [{name: array.numpy() for name, array in domain.arrays().items()} for domain in domains]
     arrays = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
     for name in each[0]:

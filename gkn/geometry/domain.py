@@ -18,7 +18,7 @@ Data: TypeAlias = float | Tensor | NDArray[Any] | Callable[[Tensor], Tensor]
 """Values of a function on a domain: a constant, an array whose last axis is the points, or a function of (K, d) points."""
 
 DOMAINS: dict[str, type[Domain]] = {}
-"""Every kind of domain by the name it has in files. A subclass of `Domain` registers itself."""
+"""Every kind of domain by the name it has in files. A subclass of `Domain` with a `kind` registers itself."""
 
 
 class Domain(ABC):
@@ -42,7 +42,8 @@ class Domain(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        DOMAINS[cls.kind] = cls
+        if "kind" in cls.__dict__:
+            DOMAINS[cls.kind] = cls
 
     def __len__(self) -> int:
         return len(self.points)

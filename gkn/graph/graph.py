@@ -129,10 +129,6 @@ class Graph:
         """Return the graph on another device."""
         return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts)
 
-    def with_cuts(self, cuts: Sequence[int]) -> Graph:
-        """Return the graph with these cuts. That no edge crosses them is not checked."""
-        return Graph.trusted(self.ptr, self.src, self.num_sources, tuple(cuts), self.made_of)
-
     def with_points(self, points: Tensor, weights: Tensor) -> Graph:
         """Return the graph with the points and weights it was made of. Levels computed from them are cached with the graph."""
         return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, (points, weights))

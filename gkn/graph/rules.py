@@ -82,6 +82,8 @@ class Rule(ABC):
 
     def whole(self, r: float | None = None) -> Rule:
         """Return the rule with the same edges for all points of a sample."""
+        if self.drawn is not None:
+            raise NotImplementedError(f"{type(self).__name__} draws nodes; it must define `whole`, the rule for all points")
         return self
 
     def sampled(self, m: int, l: int = 1, r: float | None = None) -> Rule:
@@ -95,6 +97,9 @@ class Rule(ABC):
 
 def rule_from(config: Mapping[str, Any]) -> Rule:
     """Return the rule that `config` described."""
+    if config["kind"] not in RULES:
+        known = ", ".join(RULES)
+        raise ValueError(f"a rule called {config['kind']!r}; there are {known}: import the module that defines it first")
     return RULES[config["kind"]](**{key: value for key, value in config.items() if key != "kind"})
 
 

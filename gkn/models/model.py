@@ -202,7 +202,7 @@ def model_from(config: Mapping[str, Any]) -> Model:
     """Build the model that `Model.config` described, with fresh parameters."""
     kind = config.get("kind")
     if kind not in MODELS:
-        raise TypeError(f"a network called {kind!r}; there are {', '.join(MODELS)}")
+        raise TypeError(f"a network called {kind!r}; there are {', '.join(MODELS)}: import the module that defines it first")
     return MODELS[kind].from_config(config)
 
 

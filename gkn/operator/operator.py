@@ -110,6 +110,9 @@ class Operator:
             )
         if not isinstance(how, How):
             raise ValueError(f"operator(sample, how={how!r}): use Exact(), Support(m, l) or Partition(m)")
+        if how.all_queries and not model.at_queries:
+            name = type(model).__name__
+            raise ValueError(f"operator(sample, how={how!r}): {name} predicts at its nodes only; use Exact() or Partition(m)")
         check_same_radius(model, self.rule.r if r is None else r)
         device = model.like.device
         nodes = _Nodes(sample.x.to(device), self._encode(sample.a, sample.x, "operator(sample): a"), sample.weights.to(device))
@@ -209,7 +212,7 @@ class Operator:
         folder = Path(path)
         card, tensors = read_card(folder)
         try:
-            with torch.device("meta"):  # its sizes are believed only once the file has as many numbers
+            with torch.device("meta"):  # built without memory: its sizes are then checked against the file
                 model = model_from(card["model"])
             rule = rule_from(card["rule"])
             inputs, outputs = (restore_normalizer(card["normalizers"][name], name, tensors) for name in ("inputs", "outputs"))

@@ -47,6 +47,13 @@ def check_finite(x: Tensor, name: str) -> None:
         )
 
 
+def device_named(given: str) -> str:
+    """Return the device that a name stands for; `auto` is the first GPU, or else the CPU."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if given == "auto" else given
+    check_device(device)
+    return device
+
+
 def check_device(device: str) -> str:
     """Return the kind of a device, cpu or cuda; raise an error if this machine does not have it."""
     kind = device.partition(":")[0]

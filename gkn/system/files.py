@@ -46,7 +46,7 @@ def prepare(path: Path, data: bytes) -> Path:
 def place(temporary: Path, path: Path) -> None:
     """Rename and sync the folder: the second half of `write`. The rename itself must survive a power cut."""
     try:
-        os.rename(temporary, path)
+        os.replace(temporary, path)
         sync(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -54,14 +54,14 @@ def place(temporary: Path, path: Path) -> None:
 
 
 def _named(error: BaseException, path: Path) -> BaseException:
-    """ "No space left on device" should say where."""
+    """Return an error that names the file: "No space left on device" alone does not."""
     return OSError(error.errno, error.strerror, str(path)) if isinstance(error, OSError) else error
 
 
 def sync(path: Path) -> None:
     """Force a file's bytes, or a folder's entries, to the disk."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open folders
+    if os.name == "nt":
+        return  # Windows cannot open folders, and syncs only files that are open for writing
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -87,7 +87,7 @@ def make_folder(path: Path) -> None:
 def locked(folder: Path, refuse: Callable[[str], Exception]) -> Iterator[None]:
     """Make a folder if need be and lock it for writing. The lock ends with the process, even if it is killed."""
     make_folder(folder)
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
     try:
         try:
             if fcntl is not None:

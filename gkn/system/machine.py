@@ -35,7 +35,7 @@ def commit() -> str:
     given = os.environ.get("GKN_COMMIT")
     if given:
         return given
-    here = {"cwd": Path(__file__).parent.parent, "capture_output": True, "text": True, "check": True}
+    here = {"cwd": Path(__file__).parents[2], "capture_output": True, "text": True, "check": True}
     try:
         found = subprocess.run(["git", "rev-parse", "HEAD"], **here).stdout.strip()  # type: ignore[call-overload]
         status = ["git", "status", "--porcelain", "--", "gkn", "benchmarks", "pyproject.toml"]  # what is measured is the code

@@ -46,7 +46,7 @@ def keep_freed() -> None:
     """
     if any(name in os.environ for name in _SAID):
         return
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):  # TypeError: Windows
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, LARGEST)
         libc.mallopt(_TRIM_THRESHOLD, KEPT)

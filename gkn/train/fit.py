@@ -15,6 +15,7 @@ from gkn.graph.rules import Rule
 from gkn.models import Model
 from gkn.operator.operator import Operator
 from gkn.operator.ways import Test
+from gkn.system.checks import device_named
 from gkn.system.files import locked
 from gkn.train.loop import Options, Trainer
 from gkn.train.progress import Report
@@ -40,7 +41,7 @@ def fit(
     units: Mapping[str, str] | None = None,
     about: Mapping[str, Any] | None = None,
     rng: torch.Generator | None = None,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
     save_every: float = 60.0,
     keep: int = 2,
     timeout: float = 60.0,
@@ -67,10 +68,10 @@ def fit(
     weighted     neighbours and the relative loss count with quadrature weights
     units, about units of the fields, and anything else the operator is to remember
     rng          generator from which the recipe's seed is drawn; by default the recipe's own seed is used
-    device       cpu, cuda, or cuda:1. Under torchrun every rank takes its share of each batch.
+    device       auto (a GPU if there is one), cpu, cuda or cuda:1. Under torchrun every rank takes its share of each batch
     save_every   seconds between checkpoints
     keep         number of last checkpoints to keep, beside the best
-    timeout      seconds after which a rank that does not answer ends the run: more than a step, or a test function, takes
+    timeout      seconds after which a silent rank ends the run; must exceed the longest step and test evaluation
     report       called with a `Status` after every step
     warn         called with warnings
     tensorboard  also write for TensorBoard, into the run's folder
@@ -80,10 +81,11 @@ def fit(
         changes["seed"] = int(torch.randint(2**62, (), generator=rng))
     folder = None if out is None else Path(out)
     chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, weighted, test, how, units)
-    setup = set_up(dataset, chosen, str(device), folder)
+    device = device_named(str(device))
+    setup = set_up(dataset, chosen, device, folder)
     options = Options(test_every or max(1, setup.recipe.epochs // 20), report, capture, dict(about or {}))
     with products(setup.recipe.precision), signals(folder is not None) as stop:
-        fabric = join(str(device), setup.recipe.precision, timeout)
+        fabric = join(device, setup.recipe.precision, timeout)
         if folder is None:
             trainer = Trainer(setup, fabric, stop, options)
             trainer.go()

@@ -21,6 +21,7 @@ class Darcy(RandomFieldProblem):
 
     name = "darcy"
     inputs = ("a",)
+    zero_boundary = True
     size: int = 241
     dim: int = 2
     tau: float = 3.0

@@ -41,6 +41,7 @@ class DarcyMesh(RandomFieldProblem):
 
     name = "darcy-mesh"
     inputs = ("a",)
+    zero_boundary = True
     on_gpu = False
     size: int = 41
     shape: str = "square"

@@ -22,6 +22,7 @@ class Poisson(RandomFieldProblem):
     """Poisson's equation with a Gaussian field as its source."""
 
     inputs = ("f",)
+    zero_boundary = True
 
     def solved(self, domain: Domain, draws: Tensor) -> Fields:
         return {"f": draws, "u": solve_darcy(domain, torch.ones_like(draws), draws)}

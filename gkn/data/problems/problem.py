@@ -28,13 +28,15 @@ class Problem(ABC):
     A new problem sets `name`, `inputs` and `outputs` and defines `sample`. A sample must depend on its parameters, the
     seed and the number of the sample alone: then the data have the same bits on any number of workers, in any order.
 
-        on_gpu    `make` can run on a GPU
+        on_gpu            `make` can run on a GPU
+        zero_boundary     all outputs are 0 on the boundary of the domain, which `gkn data check` then checks
     """
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[tuple[str, ...]] = ("u",)
     on_gpu: ClassVar[bool] = False
+    zero_boundary: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -46,5 +46,5 @@ def check_points(model: Model, graph: Graph, points: int) -> None:
     if sizes != {points}:
         raise ValueError(
             f"{type(model).__name__} answers only on the {points} points it was fitted on; given {sorted(sizes)}. Fit it again "
-            f"on these points, or use a GKN, which takes any"
+            f"on these points, or use NearFar, which takes any points"
         )

@@ -33,7 +33,7 @@ class ImageModel(Model):
         n = len(graph.cuts) - 1
         side = round((len(x) / n) ** (1 / self.dim))
         if side**self.dim * n != len(x) or len({*torch.tensor(graph.cuts).diff().tolist()}) != 1:
-            raise ValueError(f"{type(self).__name__} needs a regular grid; given {len(x)} points in {n} functions. Use a GKN")
+            raise ValueError(f"{type(self).__name__} needs a regular grid; given {len(x)} points in {n} functions. Use NearFar")
         place = self._places(x, n, side)
         channels = torch.cat([2 * x - 1, a], 1)
         image = torch.zeros_like(channels).index_copy(0, place, channels)
@@ -49,5 +49,5 @@ class ImageModel(Model):
         for axis in range(self.dim):
             place = place * side + steps[:, axis]
         if x.device.type == "cpu" and len(torch.unique(place)) != len(place):  # a GPU would have to be waited for
-            raise ValueError(f"{type(self).__name__} needs a regular grid; these points do not fill one. Use a GKN")
+            raise ValueError(f"{type(self).__name__} needs a regular grid; these points do not fill one. Use NearFar")
         return place

@@ -36,7 +36,7 @@ class ReducedBasis:
     def of(domain: Domain, u: Tensor, size: int) -> ReducedBasis:
         """Return the basis of the mean and the first `size` principal functions of solutions u (n, K)."""
         if domain.shape is None:
-            raise ValueError(f"RBM needs a regular grid, whose faces it sums over; given {domain.describe()}. Use a GKN")
+            raise ValueError(f"RBM needs a regular grid, whose faces it sums over; given {domain.describe()}. Use NearFar")
         if min(domain.shape) < 3:
             raise ValueError(f"RBM: a grid of {min(domain.shape)} points a side has no interior; needed 3")
         mean, basis, _ = principal(u, domain.weights.to(u.device), size)
@@ -87,7 +87,7 @@ class RBM(Model):
     def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
         shape = dataset.domain.shape
         if shape is None:
-            raise ValueError(f"RBM needs a regular grid; this dataset is on {dataset.domain.describe()}. Use a GKN")
+            raise ValueError(f"RBM needs a regular grid; this dataset is on {dataset.domain.describe()}. Use NearFar")
         settings = {"points": shape[0], "size": max(1, min(200, len(dataset) - 1))}
         return Defaults(settings, {"kind": "Points"}, "ours", {"epochs": 1, "batch": 64})
 
