@@ -173,7 +173,7 @@ def test_another_radius():
 def test_a_partition_predicts_every_node_once(m, rng):
     operator, sample = make()
     parts = [*Partition(m).parts(sample.domain, rng)]
-    own = torch.cat([part.nodes[: part.own] for part in parts])
+    own = torch.cat([part.nodes[: part.predicted] for part in parts])
     assert torch.equal(own.sort().values, torch.arange(81))
     assert all(len(part.nodes) == m and len(set(part.nodes.tolist())) == m for part in parts)
     found = operator(sample, how=Partition(m))
@@ -184,7 +184,7 @@ def test_a_partition_predicts_every_node_once(m, rng):
 
 def test_parts_of_a_grid_are_strided_sub_grids(rng):
     first = next(iter(Partition(300).parts(Grid(421), rng)))
-    i, j = first.nodes[: first.own] // 421, first.nodes[: first.own] % 421
+    i, j = first.nodes[: first.predicted] // 421, first.nodes[: first.predicted] % 421
     assert set(i.tolist()) == set(range(0, 421, 25))
     assert set(j.tolist()) == set(range(0, 421, 25))
     assert len(first.nodes) == 300
@@ -195,7 +195,7 @@ def test_a_part_is_predicted_by_itself():
     part = next(iter(Partition(20).parts(sample.domain, torch.Generator().manual_seed(0))))
     cloud = Sample(Cloud(sample.x[part.nodes]), sample.a[part.nodes], sample.u[part.nodes])
     found = operator(sample, how=Partition(20), rng=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(found[part.nodes[: part.own]], operator(cloud)[: part.own], **CLOSE)
+    torch.testing.assert_close(found[part.nodes[: part.predicted]], operator(cloud)[: part.predicted], **CLOSE)
     asked = operator(sample, at=sample.x[:3], how=Partition(20))
     assert asked.shape == (3, 1)
 

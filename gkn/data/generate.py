@@ -104,9 +104,9 @@ def _in_memory(
     domains: list[Domain] = []
     with _one_thread():
         for samples in shards:
-            made, own = problem.make(seed, samples, device)
+            made, apart = problem.make(seed, samples, device)
             parts.append(_on_host(made))
-            domains += own or []
+            domains += apart or []
             if progress:
                 progress(samples.stop, shards[-1].stop)
     joined: dict[str, Any] = {}

@@ -130,8 +130,8 @@ class Normalizer:
         if self.domain is None:
             wall = WALLS[str(self.zero)](points.cpu().double())[:, None]
             return self.mean.expand(len(wall), -1), wall * self.std
-        own = self.domain.points
-        if points.shape == own.shape and torch.equal(points.cpu().double(), own):
+        known = self.domain.points
+        if points.shape == known.shape and torch.equal(points.cpu().double(), known):
             return self.mean, self.std
         both = self.domain.interpolate(torch.cat([self.mean, self.std], 1), points.cpu())
         mean, std = both.split(self.fields, 1)

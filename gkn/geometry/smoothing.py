@@ -78,8 +78,8 @@ def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[T
 
     points = domain.points.numpy()
     pairs = cKDTree(points).query_pairs(_REACH * width, output_type="ndarray")
-    own = np.arange(len(points))
-    i, j = np.concatenate([pairs[:, 0], pairs[:, 1], own]), np.concatenate([pairs[:, 1], pairs[:, 0], own])
+    diagonal = np.arange(len(points))
+    i, j = np.concatenate([pairs[:, 0], pairs[:, 1], diagonal]), np.concatenate([pairs[:, 1], pairs[:, 0], diagonal])
     difference = points[i] - points[j]
     kernel = np.exp(-(difference**2).sum(1) / (2 * width**2)) * domain.weights.numpy()[j]
 

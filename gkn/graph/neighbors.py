@@ -117,8 +117,8 @@ def lumped(points: Tensor, weights: Tensor, nodes: Tensor) -> Tensor:
     """
     found = []
     for some in nodes.reshape(-1, nodes.shape[-1]):
-        own = torch.zeros(len(some), dtype=weights.dtype, device=weights.device)
-        found.append(own.index_add_(0, nearest(points[some], points), weights))
+        sums = torch.zeros(len(some), dtype=weights.dtype, device=weights.device)
+        found.append(sums.index_add_(0, nearest(points[some], points), weights))
     return torch.stack(found).reshape(nodes.shape) if found else weights.new_zeros(nodes.shape)
 
 

@@ -132,15 +132,15 @@ class Judge:
             raise ValueError("relative_l2: this dataset has no samples")
         self.operator, self.dataset, self.how, self.r, self.seed = operator, dataset, how, r, seed
         self.weighted = weighted
-        self._own = operator if isinstance(operator, Operator) else None
+        self._operator = operator if isinstance(operator, Operator) else None
         self._batches: Batches | None = None
         self._step, self._draws = 1, 1
-        if self._own is None and (how != Exact() or r is not None):
+        if self._operator is None and (how != Exact() or r is not None):
             raise ValueError(f"relative_l2: {type(operator).__name__} answers on a sample's own points; no how, and no r")
-        rule = None if self._own is None else self._batch_rule(self._own.rule)
+        rule = None if self._operator is None else self._batch_rule(self._operator.rule)
         if rule is not None:
-            assert self._own is not None
-            operator, self._draws = self._own, rule.graphs
+            assert self._operator is not None
+            operator, self._draws = self._operator, rule.graphs
             like = operator.model.like
             self._batches = Batches(
                 dataset,
@@ -179,8 +179,8 @@ class Judge:
             l = self._draws
             batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
             weights = batch.weights if self._weighted(samples[0]) else None
-            assert self._own is not None
-            answer = self._own.predict(batch)
+            assert self._operator is not None
+            answer = self._operator.predict(batch)
             columns = [slice(None), *(slice(i, i + 1) for i in range(answer.shape[1]))]
             each = [relative(answer[:, some], batch.u[:, some], batch, weights) for some in columns]
             found = torch.stack(each, 1).reshape(len(samples), l, -1).mean(1).cpu()
@@ -203,11 +203,11 @@ class Judge:
         return torch.cat([(top.sum() / bottom.sum())[None], top / bottom]).sqrt()
 
     def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:
-        if self._own is None:
+        if self._operator is None:
             return self.operator(sample)
         assert isinstance(self.how, How)
         rng = torch.Generator().manual_seed(self.seed)
-        return self._own(sample, how=self.how, r=self.r, rng=rng, progress=tick)
+        return self._operator(sample, how=self.how, r=self.r, rng=rng, progress=tick)
 
     def _weighted(self, i: int) -> bool:
         if self.weighted is not None:

@@ -242,17 +242,18 @@ class Operator:
         """Predict each part's own nodes, all parts side by side, into `total`."""
         if parts[0].nodes is None:
             some, graph = nodes, self.rule.graph(nodes.x, None, r)
-            own = place = torch.arange(len(nodes.x), device=nodes.x.device)
+            wanted = place = torch.arange(len(nodes.x), device=nodes.x.device)
         else:
             each = [part.nodes.to(nodes.x.device) for part in parts if part.nodes is not None]
             chosen = torch.cat(each)
             some = nodes.take(each, self.weighted)
             graph = self._graphs(nodes.x, each, r)
-            own = torch.cat([torch.arange(len(part)) < of.own for part, of in zip(each, parts, strict=True)]).to(chosen.device)
-            place = chosen[own]
+            first = [torch.arange(len(some)) < part.predicted for some, part in zip(each, parts, strict=True)]
+            wanted = torch.cat(first).to(chosen.device)
+            place = chosen[wanted]
         weights = some.weights if self.weighted else None
-        states = self.model.states(graph, some.x, some.a, weights, report.steps(sum(part.own for part in parts)))
-        return total.index_copy(0, place, self.model.finish(states)[own].to(total.dtype))
+        states = self.model.states(graph, some.x, some.a, weights, report.steps(sum(part.predicted for part in parts)))
+        return total.index_copy(0, place, self.model.finish(states)[wanted].to(total.dtype))
 
     def _graphs(self, x: Tensor, parts: list[Tensor], r: float | None) -> Graph:
         """Return sub-graphs side by side; those of equal size are found together."""

@@ -92,8 +92,8 @@ class Partition(How):
 
     def parts(self, domain: Domain, rng: torch.Generator) -> Iterator[Part]:
         _check_points(self, self.m, len(domain))
-        for own in domain.parts(self.m, rng):
-            yield Part(torch.cat([own, _others(len(domain), own, self.m - len(own), rng)]), len(own))
+        for part in domain.parts(self.m, rng):
+            yield Part(torch.cat([part, _others(len(domain), part, self.m - len(part), rng)]), len(part))
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ class Sampled(Test):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Nodes of one sub-graph: all if None. The first `own` are predicted by it, the others only fill it up."""
+    """Nodes of one sub-graph: all if None. The first `predicted` are predicted by it, the others only fill it up."""
 
     nodes: Tensor | None
-    own: int
+    predicted: int
 
 
 def together(parts: list[Part], least: int) -> Iterator[list[Part]]:
@@ -135,17 +135,17 @@ def _check_points(how: How, m: int, points: int) -> None:
         raise ValueError(f"{how}: the sample has {points} points; use m <= {points}, or Exact() for all")
 
 
-def _others(K: int, own: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """Draw `count` nodes that are not among `own`, uniformly without replacement.
+def _others(K: int, part: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    """Draw `count` nodes that are not among `part`, uniformly without replacement.
 
     A few of many are drawn one by one, and drawn again if they were drawn before.
     """
-    if 4 * (count + len(own)) > K:
+    if 4 * (count + len(part)) > K:
         others = torch.ones(K, dtype=torch.bool)
-        others[own] = False
+        others[part] = False
         rest = others.nonzero()[:, 0]
         return rest[torch.randperm(len(rest), generator=rng)[:count]]
-    taken: set[int] = {*own.tolist()}
+    taken: set[int] = {*part.tolist()}
     drawn: list[int] = []
     while len(drawn) < count:
         for node in torch.randint(K, (2 * count,), generator=rng).tolist():

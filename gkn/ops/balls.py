@@ -89,8 +89,8 @@ class Balls(ABC):
     """Integrals over the balls of one graph."""
 
     @abstractmethod
-    def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
-        """Integrate v (sources, n), or with `own` (targets, n) its differences; 0 where nothing is in the ball."""
+    def __call__(self, kernel: Kernel, v: Tensor, target_v: Tensor | None = None) -> Tensor:
+        """Integrate v (sources, n), or with `target_v` (targets, n) its differences; 0 where nothing is in the ball."""
 
 
 class EdgeBalls(Balls):
@@ -104,11 +104,11 @@ class EdgeBalls(Balls):
         self.where, self.backend, self._back = where._replace(graph=graph, of_x=of_x), backend, back
         self._rho, self._scale = _window_and_scale(self.where)
 
-    def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
+    def __call__(self, kernel: Kernel, v: Tensor, target_v: Tensor | None = None) -> Tensor:
         p, q = kernel.parts(self.where.of_x, self.where.of_y)
-        h = kernel.edges(p, q, self.where.graph, self.backend, overwrite=own is None)
+        h = kernel.edges(p, q, self.where.graph, self.backend, overwrite=target_v is None)
         over = Measure(self.where.graph, self._rho, self._scale, self.backend)
-        return _of_features(h, (kernel.W, kernel.B), (v, own), self.where.weights, over, self._back)
+        return _of_features(h, (kernel.W, kernel.B), (v, target_v), self.where.weights, over, self._back)
 
 
 class BlockBalls(Balls):
@@ -118,11 +118,11 @@ class BlockBalls(Balls):
         self.where, self.backend = where, backend
         self._scale = _window_and_scale(where)[1]
 
-    def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
+    def __call__(self, kernel: Kernel, v: Tensor, target_v: Tensor | None = None) -> Tensor:
         out = self._integral(kernel, v)
-        if own is None:
+        if target_v is None:
             return out
-        return out - _moved(self._integral(_Means(kernel), v.new_ones(len(v), 1)), kernel.W, own)
+        return out - _moved(self._integral(_Means(kernel), v.new_ones(len(v), 1)), kernel.W, target_v)
 
     def _integral(self, kernel: Kernel, v: Tensor) -> Tensor:
         graph, of_x, of_y, dim, weights = self.where
@@ -141,9 +141,9 @@ class ChipBalls(Balls):
         with torch.no_grad():
             self.near = near.Near(graph, of_x, of_y, dim, None if weights is None else weights.float())
 
-    def __call__(self, kernel: Kernel, v: Tensor, own: Tensor | None = None) -> Tensor:
+    def __call__(self, kernel: Kernel, v: Tensor, target_v: Tensor | None = None) -> Tensor:
         (weight, bias), last = kernel.layers()[0], (kernel.W, kernel.B)
-        v, *more = autocast(v) if own is None else autocast(v, own)
+        v, *more = autocast(v) if target_v is None else autocast(v, target_v)
         out: Tensor = _OnChip.apply(  # type: ignore[no-untyped-call]
             self.near, kernel.first.weight, kernel.first.bias, weight, bias, *last, v, *more
         )
@@ -177,10 +177,10 @@ def _each(W: Tensor) -> tuple[Tensor, Tensor]:
     return torch.eye(len(W), dtype=W.dtype, device=W.device)[:, None], W.new_zeros(1, len(W))
 
 
-def _moved(means: Tensor, W: Tensor, own: Tensor) -> Tensor:
-    """Return sum_k means(x)_k W_k own(x)."""
-    W, own = autocast(W, own)
-    moved: Tensor = (means.to(own.dtype)[:, :, None] * own[:, None, :]).flatten(1) @ W.flatten(0, 1)
+def _moved(means: Tensor, W: Tensor, target_v: Tensor) -> Tensor:
+    """Return sum_k means(x)_k W_k target_v(x)."""
+    W, target_v = autocast(W, target_v)
+    moved: Tensor = (means.to(target_v.dtype)[:, :, None] * target_v[:, None, :]).flatten(1) @ W.flatten(0, 1)
     return moved
 
 
@@ -202,9 +202,9 @@ def _of_features(
         out = library.kernel_sum(h, W, B, v, over._replace(rho=over.rho.to(v.dtype)))
         return out if back is None else out.index_select(0, back)
 
-    (W, B), (v, own) = last, values
+    (W, B), (v, target_v) = last, values
     out = integral(W, B, v)
-    return out if own is None else out - _moved(integral(*_each(W), v.new_ones(len(v), 1)), W, own)
+    return out if target_v is None else out - _moved(integral(*_each(W), v.new_ones(len(v), 1)), W, target_v)
 
 
 class _OnChip(torch.autograd.Function):
@@ -212,10 +212,10 @@ class _OnChip(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, balls: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
-        weight, bias, W, B, v, *own = others
+        weight, bias, W, B, v, *target_v = others
         with torch.autocast(v.device.type, enabled=False):
             net, last = _rounded(balls, (first, shift, weight, bias), (W, B), v.dtype)
-            out: Tensor = balls.forward(net, *last, v.contiguous(), own[0].contiguous() if own else None)
+            out: Tensor = balls.forward(net, *last, v.contiguous(), target_v[0].contiguous() if target_v else None)
         ctx.balls = balls
         ctx.save_for_backward(first, shift, *others)
         return out
@@ -225,10 +225,10 @@ class _OnChip(torch.autograd.Function):
         balls, given = ctx.balls, ctx.saved_tensors
         if torch.is_grad_enabled():  # the derivative is differentiated again
             return None, *differentiable(lambda *some: _on_edges(balls, *some), given, d)
-        first, shift, weight, bias, W, B, v, *own = given
+        first, shift, weight, bias, W, B, v, *target_v = given
         with torch.autocast(v.device.type, enabled=False):
             net, last = _rounded(balls, (first, shift, weight, bias), (W, B), v.dtype)
-            values = v.contiguous(), own[0].contiguous() if own else None
+            values = v.contiguous(), target_v[0].contiguous() if target_v else None
             dp, moved, *rest = balls.backward(d.to(v.dtype).contiguous(), net, *last, *values)
             of_x = dp.T @ balls.of_x
             found = torch.cat([of_x, of_x + moved], 1), dp.sum(0), *rest
@@ -252,10 +252,10 @@ def _parts_of(balls: Any, first: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]
 
 def _on_edges(balls: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
     """Return the integral by operations that can be differentiated any number of times."""
-    weight, bias, W, B, v, *own = others
+    weight, bias, W, B, v, *target_v = others
     graph, kind = balls.graph, v.dtype
     h = edge_silu(*_parts_of(balls, first, shift), graph, kind)
     h = nn.functional.silu(nn.functional.linear(h, weight.to(kind), bias.to(kind)))
     rho = window(balls.x.index_select(0, graph.targets), balls.y.index_select(0, graph.src)).to(kind)
-    values = v, own[0] if own else None
+    values = v, target_v[0] if target_v else None
     return _of_features(h, (W.to(kind), B.to(kind)), values, balls.weights, Measure(graph, rho, balls.scale, "factored"))

@@ -23,7 +23,7 @@ def forward(h: Tensor, last: Last, v: Tensor, edges: Edges, relu: bool = False) 
     """Return the sums over neighbours of v kappa, and in a step of a network the step's own product added."""
     scale = edges.scale
     out = v.new_empty(len(scale), last.W.shape[2])
-    if len(last.W) < v.shape[1] // 2 and last.own is None and v.dtype.itemsize >= 4:
+    if len(last.W) < v.shape[1] // 2 and last.step is None and v.dtype.itemsize >= 4:
         _forward_few(out, h, last, v, edges)
         return out.relu_() if relu else out
     memory = v.new_empty(min(edges.block, len(scale)), *last.W.shape[:2])  # once: fresh pages cost as much as filling them
@@ -31,8 +31,8 @@ def forward(h: Tensor, last: Last, v: Tensor, edges: Edges, relu: bool = False) 
         V = _values(v, edges.src, edges.rho, runs)
         A, s = _outer(h, V, edges, start, stop, runs, memory)
         base = s @ last.B
-        if last.own is not None and last.bias is not None:
-            base.addmm_(v[start:stop], last.own).add_(last.bias)
+        if last.step is not None and last.bias is not None:
+            base.addmm_(v[start:stop], last.step).add_(last.bias)
         product(A.flatten(1), last.W.flatten(0, 1), out[start:stop]).add_(base)
     return out.relu_() if relu else out
 
@@ -81,10 +81,10 @@ def backward(d: Tensor, h: Tensor, found: Found, v: Tensor, edges: Edges, into: 
     if edges.rho is not None:
         dm = dm.mul_(edges.rho[:, None])
     dv = segment_sum(dm, *edges.by_source)
-    if last.own is not None:
+    if last.step is not None:
         found.add(k * n + n, v, d)
         found.add(k * n + 2 * n, torch.ones_like(d[:, :1]), d)
-        dv.addmm_(d, last.own.T)
+        dv.addmm_(d, last.step.T)
     return dv if into.door is None else close_where(dv, into.door)
 
 

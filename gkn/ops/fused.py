@@ -19,8 +19,8 @@ from gkn.ops.tiles import dot, launch, parts_of, power, precision
 
 @triton.jit
 def _outer(
-    h, v, own, rho, scale, ptr, src, sums, k, n, stride,
-    RHO: tl.constexpr, OWN: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    h, v, v_x, rho, scale, ptr, src, sums, k, n, stride,
+    RHO: tl.constexpr, STEP: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A(x)[k, j] = scale(x) sum_y rho h(x, y)_k v(y)_j for BK of the k's, then `_rest`."""
     tiles = tl.cdiv(k, BK)
@@ -44,23 +44,23 @@ def _outer(
     place = sums + x * stride + ks[:, None] * n + ns[None, :]
     tl.store(place, (acc * by).to(sums.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
     if tile == 0:
-        _rest(total * by, own + x * n, sums + x * stride + k * n, n, OWN, BN)
+        _rest(total * by, v_x + x * n, sums + x * stride + k * n, n, STEP, BN)
 
 
 @triton.jit
-def _rest(total, own, place, n, OWN: tl.constexpr, BN: tl.constexpr):
-    """Write the columns behind A(x): s(x)_j = scale(x) sum_y rho v(y)_j and, with OWN, v(x), 1 and zeros."""
+def _rest(total, v_x, place, n, STEP: tl.constexpr, BN: tl.constexpr):
+    """Write the columns behind A(x): s(x)_j = scale(x) sum_y rho v(y)_j and, with STEP, v(x), 1 and zeros."""
     ns, sixteen = tl.arange(0, BN), tl.arange(0, 16)
     tl.store(place + ns, total.to(place.dtype.element_ty), mask=ns < n)
-    if OWN:
-        tl.store(place + n + ns, tl.load(own + ns, mask=ns < n, other=0.0), mask=ns < n)
+    if STEP:
+        tl.store(place + n + ns, tl.load(v_x + ns, mask=ns < n, other=0.0), mask=ns < n)
         tl.store(place + 2 * n + sixteen, tl.where(sixteen == 0, 1.0, 0.0).to(place.dtype.element_ty))
 
 
 @triton.jit
 def _outer_short(
-    h, v, own, rho, scale, ptr, src, sums, k, n, stride, splits,
-    RHO: tl.constexpr, OWN: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    h, v, v_x, rho, scale, ptr, src, sums, k, n, stride, splits,
+    RHO: tl.constexpr, STEP: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute A(x) where all neighbours fit into one tile: v(y) is gathered once, and the k's stream by."""
     x = (tl.program_id(0) // splits).to(tl.int64)
@@ -82,7 +82,7 @@ def _outer_short(
         place = sums + x * stride + ks[:, None] * n + ns[None, :]
         tl.store(place, acc.to(sums.dtype.element_ty), mask=(ks < k)[:, None] & (ns < n)[None, :])
     if part == 0:
-        _rest(tl.sum(V.to(tl.float32), 0) * by, own + x * n, sums + x * stride + k * n, n, OWN, BN)
+        _rest(tl.sum(V.to(tl.float32), 0) * by, v_x + x * n, sums + x * stride + k * n, n, STEP, BN)
 
 
 @triton.jit
@@ -226,23 +226,23 @@ def forward(h: Tensor, last: Last, v: Tensor, edges: Edges, relu: bool = False) 
 
 def _sums(h: Tensor, last: Last, v: Tensor, edges: Edges, part: slice | None) -> Tensor:
     """Return A(x) and the columns behind it for some targets: what the rows of `last` are multiplied with."""
-    own, step = v, last.own is not None
+    v_x, is_step = v, last.step is not None
     ptr, scale, rho, max_degree = edges.ptr, edges.scale, edges.rho, edges.max_degree
     if part is not None:
-        ptr, scale, own = ptr[part.start : part.stop + 1], scale[part], v[part] if step else v
+        ptr, scale, v_x = ptr[part.start : part.stop + 1], scale[part], v[part] if is_step else v
     X, k, n, rows = scale.shape[0], h.shape[1], v.shape[1], last.rows.shape[0]
     sums, BN = v.new_empty(X, rows), power(n, 16, 256)
-    tensors = h, v, own, v if rho is None else rho, scale, ptr, edges.src, sums
+    tensors = h, v, v_x, v if rho is None else rho, scale, ptr, edges.src, sums
     short = h.element_size() <= 2
     if max_degree <= (128 if short else 64) and BN <= 64:
         BE = power(max_degree, 16, 128)
         BK = power(k, 16, 128 if BE <= 64 and short else 64)
         splits = 1 if X >= 2048 else max(1, min(4, k // BK))
-        constants = rho is not None, step, BE, BK, BN, precision(v)
+        constants = rho is not None, is_step, BE, BK, BN, precision(v)
         launch(_outer_short, X * splits, tensors, (k, n, rows, splits), constants)
     else:
         BE, BK = 64 if short else 16, power(k, 16, 128 if BN <= 64 else 64 if BN <= 128 else 16)
-        constants = rho is not None, step, BE, BK, BN, precision(v)
+        constants = rho is not None, is_step, BE, BK, BN, precision(v)
         launch(_outer, X * triton.cdiv(k, BK), tensors, (k, n, rows), constants, num_stages=2)
     return sums
 
@@ -252,7 +252,7 @@ def backward(d: Tensor, h: Tensor, found: Found, v: Tensor, edges: Edges, into: 
     last, rho, max_degree = found.last, edges.rho, edges.max_degree
     (k, n, _), rows = last.W.shape, last.rows
     dm = v.new_empty(edges.src.shape[0], n)
-    plus = None if last.own is None else v.new_empty(edges.scale.shape[0], n)
+    plus = None if last.step is None else v.new_empty(edges.scale.shape[0], n)
     BN = power(n, 16, 256)
     BK = power(k, 16, 64 if BN <= 128 else 16)
     BE = 16 if max_degree <= 32 or BN > 128 else 64 if h.element_size() <= 2 else 32

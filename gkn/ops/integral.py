@@ -159,13 +159,13 @@ class Plan:
 
     # --- all steps at once
 
-    def march(self, v: Tensor, own: nn.Module, steps: int, last_relu: bool) -> Tensor | None:
-        """Return v_T of v <- relu(own(v) + integral of kappa v), in one function; None if it must be done step by step."""
+    def march(self, v: Tensor, step: nn.Module, steps: int, last_relu: bool) -> Tensor | None:
+        """Return v_T of v <- relu(step(v) + integral of kappa v), in one function; None if it must be done step by step."""
         if torch.compiler.is_compiling() or library.is_transformed() or self.backend == "reference" or self.kernel.smooth:
             return None
-        linear = [own, *self.kernel.hidden]
+        linear = [step, *self.kernel.hidden]
         if not all(is_plain(layer) and layer.weight.dtype == self.kernel.W.dtype for layer in linear) or not isinstance(
-            own, nn.Linear
+            step, nn.Linear
         ):
             return None
         groups = self._groups()
@@ -175,7 +175,7 @@ class Plan:
         W, B, v = autocast(self.kernel.W, self.kernel.B, v)
         check(None, W, B, v, self.graph)
         layers = [tensor for layer in self.kernel.layers() for tensor in layer]
-        return march(v, self.p, self.q, self.kernel.W, self.kernel.B, own.weight, own.bias, *layers)
+        return march(v, self.p, self.q, self.kernel.W, self.kernel.B, step.weight, step.bias, *layers)
 
     def _groups(self) -> list[Group] | None:
         """Divide the nodes at cuts of the graph, as many graphs together as fit; None if one graph alone is too large."""

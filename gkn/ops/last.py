@@ -14,21 +14,21 @@ SPARE = 16  # rows for the bias: one, and zeros, since matrix units like multipl
 
 @dataclass(frozen=True, eq=False)
 class Last:
-    """out(x) = W : A(x) + B s(x), and, in a step of a network, + v(x) own + bias."""
+    """out(x) = W : A(x) + B s(x), and, in a step of a network, + v(x) step + bias."""
 
     W: Tensor  # (k, n, m)
     B: Tensor  # (n, m)
-    own: Tensor | None = None  # (n, m)
+    step: Tensor | None = None  # (n, m)
     bias: Tensor | None = None  # (m,)
 
     @cached_property
     def rows(self) -> Tensor:
-        """Return W, B, own and bias below each other: (k n + n, m), or (k n + 2 n + 16, m)."""
+        """Return W, B, step and bias below each other: (k n + n, m), or (k n + 2 n + 16, m)."""
         flat = [self.W.flatten(0, 1), self.B]
-        if self.own is not None and self.bias is not None:
+        if self.step is not None and self.bias is not None:
             spare = self.B.new_zeros(SPARE, self.B.shape[1])
             spare[0] = self.bias
-            flat += [self.own, spare]
+            flat += [self.step, spare]
         return torch.cat(flat)
 
 
@@ -39,7 +39,7 @@ class Found:
     def __init__(self, last: Last) -> None:
         self.last = last
         k, n, m = last.W.shape
-        self.sizes = [k * n, n] if last.own is None else [k * n, n, n, SPARE]
+        self.sizes = [k * n, n] if last.step is None else [k * n, n, n, SPARE]
         kind = torch.promote_types(last.W.dtype, torch.float32)
         self.total = torch.zeros(sum(self.sizes), m, dtype=kind, device=last.W.device)
 
@@ -49,7 +49,7 @@ class Found:
         plus_product(part, rows.T, d)
 
     def done(self) -> list[Tensor]:
-        """Return the gradients of W and B, and of own and bias if there are any."""
+        """Return the gradients of W and B, and of step and bias if there are any."""
         W, B, *rest = self.total.split(self.sizes)
         small = [B] if not rest else [B, rest[0], rest[1][0]]
         return [W.view(self.last.W.shape), *(x.clone() for x in small)]  # or keeping a bias would keep all

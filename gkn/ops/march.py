@@ -62,20 +62,20 @@ class March:
     dtype: torch.dtype
 
     def __call__(
-        self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, own: Tensor, bias: Tensor, *layers: Tensor
+        self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, step: Tensor, bias: Tensor, *layers: Tensor
     ) -> Tensor:
-        """Return v_T, given v_0, the first layer's parts p and q, hidden `layers` (weight, bias, ...), W, B, and own W, b."""
-        out: Tensor = _March.apply(self, v, p, q, W, B, own, bias, *layers)  # type: ignore[no-untyped-call]
+        """Return v_T, given v_0, parts p and q of the first layer, hidden `layers` (weight, bias, ...), W, B, step, bias."""
+        out: Tensor = _March.apply(self, v, p, q, W, B, step, bias, *layers)  # type: ignore[no-untyped-call]
         return out
 
     def relu(self, t: int) -> bool:
         return self.last_relu or t < self.steps - 1
 
     def plain(
-        self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, own: Tensor, bias: Tensor, *layers: Tensor
+        self, v: Tensor, p: Tensor, q: Tensor, W: Tensor, B: Tensor, step: Tensor, bias: Tensor, *layers: Tensor
     ) -> Tensor:
         """Compute the same in operations that torch can differentiate any number of times."""
-        W, B, own, bias, *layers = (x.to(self.dtype) for x in (W, B, own, bias, *layers))  # type: ignore[assignment]
+        W, B, step, bias, *layers = (x.to(self.dtype) for x in (W, B, step, bias, *layers))  # type: ignore[assignment]
         out = torch.empty_like(v)
         for group in self.groups:
             h = edge_relu(group.of(p), group.of(q), group.graph, dtype=self.dtype, backend=self.backend)
@@ -84,7 +84,7 @@ class March:
             state = group.of(v)
             for t in range(self.steps):
                 over = Measure(group.graph, group.rho, group.scale, self.backend)
-                state = nn.functional.linear(state, own, bias) + library.kernel_sum(h, W, B, state, over)
+                state = nn.functional.linear(state, step, bias) + library.kernel_sum(h, W, B, state, over)
                 state = torch.relu(state) if self.relu(t) else state
             nodes = torch.arange(group.start, group.stop, device=v.device)
             out = out.index_copy(0, nodes if group.order is None else nodes[group.order], state)
@@ -95,8 +95,8 @@ class _March(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, march: March, *given: Tensor) -> Tensor:
         v, p, q, *rest = given
-        W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
-        last, kept, outs = Last(W, B, own.T.contiguous(), bias), [], []
+        W, B, step, bias, *layers = (x.to(march.dtype) for x in rest)
+        last, kept, outs = Last(W, B, step.T.contiguous(), bias), [], []
         with torch.autocast(v.device.type, enabled=False):
             for group in march.groups:
                 h = hidden(group.of(p), group.of(q), group.graph, layers, march.dtype, march.backend)[-1]
@@ -119,8 +119,8 @@ class _March(torch.autograd.Function):
         if torch.is_grad_enabled():  # the derivative will be differentiated again
             return None, *differentiable(march.plain, given, d)
         _, p, q, *rest = given
-        W, B, own, bias, *layers = (x.to(march.dtype) for x in rest)
-        last = Last(W, B, own.T.contiguous(), bias)
+        W, B, step, bias, *layers = (x.to(march.dtype) for x in rest)
+        last = Last(W, B, step.T.contiguous(), bias)
         found, dlayers = Found(last), gradient_sums(given[7:])
         of_group: list[list[Tensor]] = []
         with torch.autocast(d.device.type, enabled=False):

@@ -60,13 +60,13 @@ def _mass(at, of, weights, ptr, src, out, WEIGHTS: tl.constexpr, D: tl.constexpr
 
 @triton.jit
 def _sums(
-    p, q, at, of, weight, bias, v, own, weights, scale, ptr, src, sums, c, k, n, stride,
-    TURNED: tl.constexpr, OWN: tl.constexpr, WEIGHTS: tl.constexpr, D: tl.constexpr,
+    p, q, at, of, weight, bias, v, target_v, weights, scale, ptr, src, sums, c, k, n, stride,
+    TURNED: tl.constexpr, DIFFERENCES: tl.constexpr, WEIGHTS: tl.constexpr, D: tl.constexpr,
     BE: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A(x)[k, j] = scale(x) sum_y w(y) window h(x, y)_k v(y)_j, and behind it s(x)_j = scale(x) sum_y w(y) window v(y)_j, as if
-    one more h were 1. OWN: with v(y) - t(x) instead of v(y), except for that 1. TURNED, for the reversed graph: scale(y) is
-    under the sum and w(x) before it."""
+    one more h were 1. DIFFERENCES: with v(y) - t(x) instead of v(y), except for that 1. TURNED, for the reversed graph:
+    scale(y) is under the sum and w(x) before it."""
     x = tl.program_id(0).to(tl.int64)
     ks, cs, ns, es = tl.arange(0, BK), tl.arange(0, BC), tl.arange(0, BN), tl.arange(0, BE)
     begin, end = tl.load(ptr + x), tl.load(ptr + x + 1)
@@ -91,10 +91,10 @@ def _sums(
         H = dot(M, (z * tl.sigmoid(z)).to(kind), tl.zeros((BK, BE), tl.float32), PRECISION) + b[:, None]
         H = (tl.where((ks == k)[:, None], 1.0, H * tl.sigmoid(H)) * rho[None, :]).to(kind)
         acc = dot(H, V, acc, PRECISION)
-        if OWN:
+        if DIFFERENCES:
             held += H.to(tl.float32)  # as rounded: differences of a constant vanish exactly
-    if OWN:
-        T = tl.load(own + x * n + ns, mask=ns < n, other=0.0).to(tl.float32)
+    if DIFFERENCES:
+        T = tl.load(target_v + x * n + ns, mask=ns < n, other=0.0).to(tl.float32)
         acc -= tl.where(ks < k, tl.sum(held, 1), 0.0)[:, None] * T[None, :]
     if not TURNED:
         acc = acc * tl.load(scale + x)
@@ -106,14 +106,14 @@ def _sums(
 
 @triton.jit
 def _slopes(
-    dA, p, q, at, of, fx, fy, weight, bias, v, own, weights, scale, ptr, src,
+    dA, p, q, at, of, fx, fy, weight, bias, v, target_v, weights, scale, ptr, src,
     dp, down, means, dweight, dbias, dmoved, targets, chunk, c, k, n, f,
-    OWN: tl.constexpr, WEIGHTS: tl.constexpr, D: tl.constexpr,
+    DIFFERENCES: tl.constexpr, WEIGHTS: tl.constexpr, D: tl.constexpr,
     BE: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of the hidden layers for `chunk` targets, given dA. With dz the gradient of p(x) + q(y) on an edge,
     dp(x) = sum_y dz and dmoved = sum dz (x) (f(y) - f(x)); the difference is small, so fewer digits are lost than with f(y).
-    OWN: also the gradient `down` of t(x), and the means of h, by which t is multiplied."""
+    DIFFERENCES: also the gradient `down` of t(x), and the means of h, by which t is multiplied."""
     first_target = tl.program_id(0).to(tl.int64) * chunk
     ks, cs, ns, fs, es = tl.arange(0, BK), tl.arange(0, BC), tl.arange(0, BN), tl.arange(0, BF), tl.arange(0, BE)
     kind = v.dtype.element_ty
@@ -130,8 +130,8 @@ def _slopes(
         G = tl.load(dA + x * k * n + ks[:, None] * n + ns[None, :], mask=(ks < k)[:, None] & (ns < n)[None, :], other=0.0)
         of_x = tl.zeros((BC, BE), tl.float32)
         held = tl.zeros((BK, BE), tl.float32)
-        if OWN:
-            T = tl.load(own + x * n + ns, mask=ns < n, other=0.0)
+        if DIFFERENCES:
+            T = tl.load(target_v + x * n + ns, mask=ns < n, other=0.0)
         for first in range(begin, end, BE):
             e = first + es
             there = e < end
@@ -146,7 +146,7 @@ def _slopes(
             Z = (z * open_z).to(kind)
             H = dot(M, Z, tl.zeros((BK, BE), tl.float32), PRECISION) + b[:, None]
             open_h = tl.sigmoid(H)
-            if OWN:
+            if DIFFERENCES:
                 V = (V.to(tl.float32) - T.to(tl.float32)[:, None]).to(kind)
                 held += H * open_h * rho[None, :]
             g = dot(G, V, tl.zeros((BK, BE), tl.float32), PRECISION) * rho[None, :]
@@ -160,7 +160,7 @@ def _slopes(
             moved = tl.load(fy + y[:, None] * f + fs[None, :], mask=there[:, None] & (fs < f)[None, :], other=0.0) - F[None, :]
             of_moved = dot(dz.to(kind), tl.where(there[:, None], moved, 0.0).to(kind), of_moved, PRECISION)
         tl.store(dp + x * c + cs, tl.sum(of_x, 1), mask=cs < c)
-        if OWN:
+        if DIFFERENCES:
             mean = tl.sum(held, 1)
             tl.store(means + x * k + ks, mean, mask=ks < k)
             tl.store(down + x * n + ns, -tl.sum(mean[:, None] * G.to(tl.float32), 0), mask=ns < n)
@@ -195,12 +195,12 @@ class Network(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of the integral. All but those of v and own are in float32.
+    """Gradients of the integral. All but those of v and target_v are in float32.
 
     p, moved       of p, and sum dz (x) (f(y) - f(x))
     weight, bias   of the second layer
     W, B           of the last layer
-    v, own         of the values of sources and of targets
+    v, target_v         of the values of sources and of targets
     """
 
     p: Tensor
@@ -210,7 +210,7 @@ class Gradients(NamedTuple):
     W: Tensor
     B: Tensor
     v: Tensor
-    own: Tensor | None
+    target_v: Tensor | None
 
 
 class Near:
@@ -224,15 +224,15 @@ class Near:
         self.x, self.y = of_x[:, :dim].contiguous(), of_y[:, :dim].contiguous()
         self.scale = inverse(mass(self.x, self.y, weights, graph))
 
-    def forward(self, net: Network, W: Tensor, B: Tensor, v: Tensor, own: Tensor | None) -> Tensor:
-        """Return the integral of v, or with `own` of differences."""
+    def forward(self, net: Network, W: Tensor, B: Tensor, v: Tensor, target_v: Tensor | None) -> Tensor:
+        """Return the integral of v, or with `target_v` of differences."""
         rows = torch.cat([W.flatten(0, 1), B])
         out = v.new_empty(self.graph.num_targets, rows.shape[1])
         for part in parts_of(len(out), _block(rows)):
-            torch.mm(self._summed(net, v, own, part), rows, out=out if part is None else out[part])
+            torch.mm(self._summed(net, v, target_v, part), rows, out=out if part is None else out[part])
         return out
 
-    def backward(self, d: Tensor, net: Network, W: Tensor, B: Tensor, v: Tensor, own: Tensor | None) -> Gradients:
+    def backward(self, d: Tensor, net: Network, W: Tensor, B: Tensor, v: Tensor, target_v: Tensor | None) -> Gradients:
         """Return the gradients, given that of the integral."""
         k, n, m = W.shape
         rows = torch.cat([W.transpose(1, 2).reshape(k * m, n), B.T])
@@ -242,24 +242,25 @@ class Near:
             torch.mm(sums, rows, out=dv if part is None else dv[part])
             plus_product(total, sums.T, v if part is None else v[part])
         dW, dB = total[: k * m].view(k, m, n).transpose(1, 2).contiguous(), total[k * m :].T
-        dp, moved, dweight, dbias, down, means = self._slopes(d, net, W, v, own)
-        if own is not None:
+        dp, moved, dweight, dbias, down, means = self._slopes(d, net, W, v, target_v)
+        if target_v is not None:
             less = torch.zeros(k * n, m, device=v.device)
             for part in parts_of(len(d), _block(rows)):
                 some = slice(0, len(d)) if part is None else part
-                held = (means[some].to(v.dtype)[:, :, None] * own[some, None, :]).flatten(1)
+                held = (means[some].to(v.dtype)[:, :, None] * target_v[some, None, :]).flatten(1)
                 plus_product(less, held.T, d[some])
             dW -= less.view(k, n, m)
         return Gradients(dp, moved, dweight, dbias, dW, dB, dv, down)
 
     def _slopes(
-        self, d: Tensor, net: Network, W: Tensor, v: Tensor, own: Tensor | None
+        self, d: Tensor, net: Network, W: Tensor, v: Tensor, target_v: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor]:
-        """Return the gradients of p, moved, weight, bias and own, and the means of h over each ball."""
+        """Return the gradients of p, moved, weight, bias and target_v, and the means of h over each ball."""
         p, q, weight, bias = net
         (k, n, m), c, f = W.shape, weight.shape[1], self.of_x.shape[1]
         dp, found = torch.empty_like(p), [p.new_zeros(size) for size in ((k, c), (k,), (c, f))]
-        down, means = None if own is None else torch.empty_like(own), p.new_empty(len(d) if own is not None else 0, k)
+        down = None if target_v is None else torch.empty_like(target_v)
+        means = p.new_empty(0 if target_v is None else len(d), k)
         BE, warps, stages = SLOPES[v.element_size()]
         graph, transposed = self.graph, W.reshape(k * n, m).T
         for part in parts_of(len(d), _block(transposed.T)):
@@ -269,17 +270,17 @@ class Near:
             programs = triton.cdiv(len(dA), chunk)
             parts = [p.new_empty(programs, *x.shape) for x in found]
             given = p[some], q, self.x[some], self.y, self.of_x[some], self.of_y, weight, bias, v
-            values = v if own is None else own[some], v if self.weights is None else self.weights, self.scale[some]
-            results = dp[some], dp if down is None else down[some], dp if own is None else means[some], *parts
+            values = v if target_v is None else target_v[some], v if self.weights is None else self.weights, self.scale[some]
+            results = dp[some], dp if down is None else down[some], dp if target_v is None else means[some], *parts
             tensors = dA, *given, *values, graph.ptr[some.start : some.stop + 1], graph.src, *results
             sizes = BE, power(c, 16, 64), power(k, 16, 32), power(n, 16, 128), power(f, 16, 16)
-            constants = own is not None, self.weights is not None, self.x.shape[1], *sizes, precision(v)
+            constants = target_v is not None, self.weights is not None, self.x.shape[1], *sizes, precision(v)
             launch(_slopes, programs, tensors, (len(dA), chunk, c, k, n, f), constants, num_warps=warps, num_stages=stages)
             for whole, each in zip(found, parts, strict=True):
                 whole += each.sum(0)
         return dp, found[2], found[0], found[1], down, means
 
-    def _summed(self, net: Network, v: Tensor, own: Tensor | None, part: slice | None, turned: bool = False) -> Tensor:
+    def _summed(self, net: Network, v: Tensor, target_v: Tensor | None, part: slice | None, turned: bool = False) -> Tensor:
         """Return A and s of some targets, or with `turned` of some sources: (targets, k n + n)."""
         (p, q, weight, bias), at, of, weights, scale = net, self.x, self.y, self.weights, self.scale
         graph, (k, c), n = self.graph, weight.shape, v.shape[1]
@@ -288,15 +289,15 @@ class Near:
         ptr = graph.ptr
         if part is not None:
             p, at, ptr = p[part], at[part], ptr[part.start : part.stop + 1]
-            own = None if own is None else own[part]
+            target_v = None if target_v is None else target_v[part]
             scale = scale if turned else scale[part]
             weights = weights[part] if turned and weights is not None else weights
         sums = v.new_empty(len(p), k * n + n)
         BE, warps, stages = SUMS[v.element_size()]
-        values = v, v if own is None else own, v if weights is None else weights, scale
+        values = v, v if target_v is None else target_v, v if weights is None else weights, scale
         tensors = p, q, at, of, weight, bias, *values, ptr, graph.src, sums
         sizes = BE, power(c, 16, 64), power(k + 1, 16, 64), power(n, 16, 128)
-        constants = turned, own is not None, weights is not None, at.shape[1], *sizes, precision(v)
+        constants = turned, target_v is not None, weights is not None, at.shape[1], *sizes, precision(v)
         if len(p):
             launch(_sums, len(p), tensors, (c, k, n, sums.shape[1]), constants, num_warps=warps, num_stages=stages)
         return sums

@@ -74,17 +74,17 @@ class Split:
 class _Lend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor, split: Split) -> Tensor:
-        ctx.split, ctx.own = split, len(v)
+        ctx.split, ctx.count = split, len(v)
         return torch.cat([v, *split.exchange([v[each] for each in split.lent], split.sizes)])
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
         split: Split = ctx.split
-        own, borrowed = d[: ctx.own].clone(), d[ctx.own :].split(split.sizes)
+        local, borrowed = d[: ctx.count].clone(), d[ctx.count :].split(split.sizes)
         back = split.exchange(borrowed, [len(each) for each in split.lent])
         for which, part in zip(split.lent, back, strict=True):
-            own.index_add_(0, which, part)
-        return own, None
+            local.index_add_(0, which, part)
+        return local, None
 
 
 class _Sum(torch.autograd.Function):

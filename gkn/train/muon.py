@@ -35,8 +35,8 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         lr, decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
-        for shape, own in self.shapes.items():
-            some: list[Tensor] = [each for each in own if each.grad is not None]
+        for shape, parameters in self.shapes.items():
+            some: list[Tensor] = [each for each in parameters if each.grad is not None]
             if not some:
                 continue
             gradients = [each.grad for each in some if each.grad is not None]

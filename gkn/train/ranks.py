@@ -93,7 +93,7 @@ def _meet(backend: str, patience: timedelta) -> None:
 
     store, rank, world = next(iter(rendezvous("env://", timeout=patience)))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    own = PrefixStore(f"gkn/{attempt}", store)
-    torch.distributed.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=patience)
+    attempted = PrefixStore(f"gkn/{attempt}", store)
+    torch.distributed.init_process_group(backend, store=attempted, rank=rank, world_size=world, timeout=patience)
     if backend == "nccl":
         atexit.register(torch.distributed.destroy_process_group)

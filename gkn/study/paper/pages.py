@@ -182,16 +182,16 @@ def _is_gkn(result: Result) -> bool:
 
 def _table(page: Document, table: Table, results: Sequence[Result], name: str) -> None:
     (row, rows), (column, columns) = table.rows, table.columns
-    own = {(each.entry.row, each.entry.column): each for each in own_way(results)}
+    by_position = {(each.entry.row, each.entry.column): each for each in own_way(results)}
     header = [name, *(_label(column, value) for value in columns)]
     lines = []
     for i, value in enumerate(rows):
-        lines.append([_label(row, value), *(_cell(table, own.get((i, j)), i, j) for j in range(len(columns)))])
+        lines.append([_label(row, value), *(_cell(table, by_position.get((i, j)), i, j) for j in range(len(columns)))])
     page.table(header, lines)
     ways = [*dict.fromkeys(each.entry.way for each in results if each.entry.way)]
     if ways:
         _ways(page, table, results, ways, name)
-    _costs(page, table, own.values(), name)
+    _costs(page, table, by_position.values(), name)
 
 
 def _label(word: str, value: Any) -> str:

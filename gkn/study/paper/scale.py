@@ -147,13 +147,13 @@ def entries_of(table: Table, recipe: str, scale: Scale, seed: int) -> list[Entry
 def _cells(table: Table, setting: Setting, recipe: str, scale: Scale, seed: int) -> list[tuple[str, Cell]]:
     finest = setting.get("finest", 241)
     every = scale.stride(setting["s"], finest)
-    own = {key: _chosen(value, setting, table) for key, value in (table.paper if recipe == "paper" else table.ours).items()}
-    own = {key: value for key, value in {**own, **CHANGES.get(setting.get("change"), {})}.items() if value is not None}
+    given = {key: _chosen(value, setting, table) for key, value in (table.paper if recipe == "paper" else table.ours).items()}
+    given = {key: value for key, value in {**given, **CHANGES.get(setting.get("change"), {})}.items() if value is not None}
     tests = min(setting["tests"], scale.tests)
     if setting.get("method", "GKN") != "GKN":
         data = Data(scale.sizes[finest], every, scale.pairs[setting["N"]], scale.pairs[1024], min(100, scale.tests), None)
         return [("", Cell(_baseline(setting, data, scale, seed), every, Exact(), tests))]
-    training = _training(setting, own, recipe, scale, every, seed)
+    training = _training(setting, given, recipe, scale, every, seed)
     if "split" in setting:
         many = min(tests, training.data.n) if setting["split"] == "train" else tests
         return [("", Cell(training, every, Exact(), many, on=setting["split"]))]
@@ -167,10 +167,10 @@ def _baseline(setting: Setting, data: Data, scale: Scale, seed: int) -> Training
     """Return the training of a baseline of the methods table."""
     method = setting["method"]
     model, usual, entries, m = BASELINES[method]
-    own = {key: value[setting["s"]] if isinstance(value, dict) else value for key, value in scale.baselines[method].items()}
+    special = {key: value[setting["s"]] if isinstance(value, dict) else value for key, value in scale.baselines[method].items()}
     known = {each.name for each in fields(Recipe)}
-    changes = {**entries, **{key: value for key, value in own.items() if key in known}}
-    settings = {**usual, **{key: value for key, value in own.items() if key not in known}}
+    changes = {**entries, **{key: value for key, value in special.items() if key in known}}
+    settings = {**usual, **{key: value for key, value in special.items() if key not in known}}
     drawn = 0 if method == "RBM" else seed  # nothing in RBM is drawn
     points = ((data.size - 1) // data.every + 1) ** 2
     precision = scale.precision if method == "FCN" else "fp32"
@@ -201,30 +201,30 @@ def _full_grid(
     return [ways[2], *ways[:2], *ways[3:], *([fresh] if s == 85 else [])]
 
 
-def _training(setting: Setting, own: Mapping[str, Any], recipe: str, scale: Scale, every: int, seed: int) -> Training:
+def _training(setting: Setting, given: Mapping[str, Any], recipe: str, scale: Scale, every: int, seed: int) -> Training:
     finest = setting.get("finest", 241)
     n = scale.pairs[setting["N"]]
     of = scale.pairs[1000 if finest == 241 else 1024]
-    data = Data(scale.sizes[finest], every, n, of, min(100, scale.tests), own.get("smoothing", SMOOTHING[recipe]))
+    data = Data(scale.sizes[finest], every, n, of, min(100, scale.tests), given.get("smoothing", SMOOTHING[recipe]))
     network = dict(NETWORKS[recipe])
-    network["last_sigma"] = own.get("last_sigma", network["last_sigma"])
-    kernel = own.get("kernel", network["kernel"])
+    network["last_sigma"] = given.get("last_sigma", network["last_sigma"])
+    kernel = given.get("kernel", network["kernel"])
     if "depth" in setting:
         kernel = kernel_of(setting["width"], setting["depth"])
     network["kernel"] = tuple(max(1, layer // scale.kernel[recipe]) for layer in kernel)
     network["width"], network["steps"] = min(network["width"], scale.width), min(network["steps"], scale.T)
     rule: Rule = Radius(setting["r"])
     if setting["m"] is not None:
-        rule = Nystrom(setting["r"], _nodes(own.get("m", setting["m"]), scale), setting["l"])
+        rule = Nystrom(setting["r"], _nodes(given.get("m", setting["m"]), scale), setting["l"])
     graphs = n * rule.graphs
     base = RECIPES[recipe]
     changes = {
-        key: own[key] for key in ("loss", "lr", "factor", "pointwise", "batch", "epochs", "every", "fresh") if key in own
+        key: given[key] for key in ("loss", "lr", "factor", "pointwise", "batch", "epochs", "every", "fresh") if key in given
     }
-    base = replace(base, **changes, precision=own.get("precision", scale.precision), seed=seed)
+    base = replace(base, **changes, precision=given.get("precision", scale.precision), seed=seed)
     a_step = -(-graphs // base.batch)  # epoch
-    wanted = base.epochs if recipe == "paper" else max(1, round(own["steps"] / a_step))
-    most = min(scale.steps[recipe], own.get("most", MOST) if recipe == "paper" else own["steps"] + a_step)
+    wanted = base.epochs if recipe == "paper" else max(1, round(given["steps"] / a_step))
+    most = min(scale.steps[recipe], given.get("most", MOST) if recipe == "paper" else given["steps"] + a_step)
     epochs = max(1, min(wanted, most // a_step))
     every_epochs = max(1, round(base.every * epochs / wanted)) if recipe == "paper" else base.every
     chosen = replace(base, epochs=epochs, every=every_epochs, lr=base.lr * scale.lr[recipe])
