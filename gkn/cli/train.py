@@ -65,7 +65,7 @@ class TrainOptions:
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the data.")] = None
     batch: Annotated[int | None, typer.Option(min=1, help="Graphs per step, on all ranks.")] = None
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None
-    precision: Annotated[str | None, typer.Option(help="fp64, fp32, tf32 or bf16. By default bf16 on a GPU, else fp32.")] = None
+    precision: Annotated[str | None, typer.Option(help="fp64, fp32, tf32 or bf16. By default fp32; on a GPU less.")] = None
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything that is drawn. By default 0.")] = None
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other entry of the recipe.")] = None
     weighted: Annotated[bool | None, typer.Option(help="Count with quadrature weights. By default as the model needs.")] = None

@@ -19,7 +19,7 @@ _TOGETHER = 2**22  # points of functions that are smoothed in one call on a GPU
 
 
 class Source(ABC):
-    """n samples of named fields. `storage.Reader` reads them from a folder; those below hold or compute them.
+    """n samples of named fields. `stored.Stored` reads them from a folder; those below hold or compute them.
 
     n            number of samples
     names        names of the fields
