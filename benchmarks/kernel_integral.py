@@ -190,7 +190,7 @@ def results(model, u, *inputs):
 
 
 def kept_rows(name, options):
-    """How well all agreed before, and the rows measured then, except those to be measured now."""
+    """Return the agreement and the rows measured before, without the rows to be measured now."""
     now = {(kernel_sizes(width), r) for width in options.widths for r in options.radii}
     before = json.loads((RESULTS / f"{name}.json").read_text())
     rows = [{"commit": before["commit"]} | row for row in before["rows"]]

@@ -171,7 +171,7 @@ def neighbors(cpu, gpu):
 
 
 def asked(gpu, cpu, grid):
-    """What was asked of the paper's own setting (r = 0.25, kernel 512-1024) and of the full grid, beside what was measured."""
+    """Goals for the paper's setting (r = 0.25, kernel 512-1024) and for the full grid, with the measured values."""
 
     def paper(result):
         return next(row for row in result["rows"] if row["r"] == 0.25 and row["kernel"] == [512, 1024])

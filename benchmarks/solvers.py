@@ -1,4 +1,4 @@
-"""How fast is solve_darcy, and how fast is a dataset made?
+"""Speed of solve_darcy and of making a dataset.
 
 python -m benchmarks.solvers                         SuperLU against solve_darcy on this machine's CPU
 python -m benchmarks.solvers --device cuda           solves per second, batched, on the GPU

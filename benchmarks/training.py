@@ -84,7 +84,7 @@ def train(name, parts, device):
 
 
 def elsewhere(operator, judge):
-    """The same network on full grids, all points and all edges; and all points from few nodes."""
+    """Evaluate the network on full grids: with all points and all edges, and all points from few nodes."""
     found = {}
     for stride, how, few in (
         (16, Exact(), 100),

@@ -1,4 +1,4 @@
-"""What every rank of a test under torchrun does: python -m tests.ranks WHAT FOLDER."""
+"""Work of every rank of a test under torchrun: python -m tests.ranks WHAT FOLDER."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""What every rank of a split function does: python -m tests.split FOLDER."""
+"""Work of every rank of a split function: python -m tests.split FOLDER."""
 
 import sys
 from pathlib import Path

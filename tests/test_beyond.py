@@ -208,7 +208,7 @@ def test_functions_on_a_mesh_are_those_of_the_grid():
 
 
 def test_smoothed_fields_go_along():
-    """What was smoothed on the grid is still known to be: an operator takes it as it is, and smooths nothing on the mesh."""
+    """Fields smoothed on the grid stay marked as smoothed: an operator uses them, and smooths nothing on the mesh."""
     data = make_dataset(Darcy(size=31, modes=4), 2).smoothed(0.1)
     found = scattered(data, 9)
     assert (found.inputs, found.smoothing, found.given, len(found)) == (data.inputs, data.smoothing, ("a",), 2)
@@ -242,7 +242,7 @@ def test_a_training_that_diverged_is_said(tmp_path, monkeypatch):
 
 
 def test_errors_as_multiples_of_those_on_the_same_functions(monkeypatch, tmp_path):
-    """Of s = 85 on as many functions, one by one where they are known; else on all, and so marked."""
+    """Ratios to s = 85 are taken on the same functions if their errors are known; otherwise on all functions, and marked."""
     scale = SCALES["full"]
     first = first_of(scale)
     row = tables(scale, 0)["resolution"].rows[0]
@@ -293,7 +293,7 @@ def test_how_many_trainings_shared_the_machine(tmp_path):
 
 
 def test_cost_is_not_asked_for_in_vain(tmp_path, monkeypatch):
-    """What is there is not measured again; who ran out of memory or time is not asked for more."""
+    """Existing measurements are kept, and a model that ran out of memory or time is not tried with more points."""
     place, scale = Place(tmp_path, tmp_path), replace(SCALES["smoke"], points_of_cost=(50, 100, 200))
     real = cost._made
 

@@ -92,7 +92,7 @@ def test_the_same_coefficient_on_another_mesh_is_another_sample(tmp_path):
 
 
 def test_as_many_points_as_cells(tmp_path):
-    """Whose values a holds is no question for a dataset: they are those of the points."""
+    """In a dataset the values of a are those of the points, even if there are as many cells."""
     dataset = make_dataset(DarcyMesh(size=4, shape="l-shape", modes=8), 2, 0, tmp_path / "d")
     assert len(dataset.domain) == len(dataset.domain.cells)
     assert verdicts(tmp_path / "d") == ALL_GOOD

@@ -1,4 +1,4 @@
-"""What the CPU promises, on a GPU. Run by `make test-gpu` on a machine that has one."""
+"""The promises of the CPU, on a GPU. Run by `make test-gpu` on a machine that has one."""
 
 import copy
 import shutil
@@ -370,7 +370,7 @@ def test_small_kernels_on_the_chip_are_the_sum_over_edges(kind):
     v, d = (torch.randn(3000, 128, generator=rng).bfloat16().float() for _ in range(2))
 
     def all_of(device, backend, dtype):
-        """Of differences: what values have is a part of it."""
+        """Return all gradients, those of target values for differences included."""
         of = features(x.to(dtype), a.to(dtype), 0.05, (0,)).to(device)
         here = copy.deepcopy(kernel).to(device, dtype)
         values = v.to(device, dtype).requires_grad_()

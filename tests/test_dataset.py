@@ -124,7 +124,7 @@ def test_a_saved_view_does_not_pretend_to_be_its_recipe(tmp_path):
 
 
 def test_another_dataset_is_not_taken_for_this_one(grid_dataset, tmp_path, monkeypatch):
-    """Of the same shape, but with other numbers: neither kept silently, nor mixed with the first after an interruption."""
+    """A dataset of the same shape with other numbers is neither kept silently nor mixed with the first."""
     a = grid_dataset.field("a")
     other = Dataset(grid_dataset.domain, a=2 * a, u=a)
     grid_dataset.save(tmp_path / "d")

@@ -118,7 +118,7 @@ def test_what_flows_out_is_what_comes_in(rng):
 
 
 def test_finite_differences_agree_with_finite_elements():
-    """The same smooth problem by two schemes: each is within its own error of the other."""
+    """Two schemes for one smooth problem agree within their errors."""
     grid, mesh, problem = Grid(61), Mesh.square(0.02), problems.sine()
     on_grid = solve_darcy(grid, problem.a, problem.f, problem.u)
     on_mesh = solve_darcy(mesh, problem.a, problem.f, problem.u)

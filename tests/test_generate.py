@@ -283,7 +283,7 @@ def after_change(folder, manifest):
 
 
 def test_a_worker_that_is_killed(tmp_path):
-    """As the system does when memory runs out: one sentence, and what is listed is kept."""
+    """A worker killed by the system, as when memory runs out, ends the run with one sentence; listed shards are kept."""
     process = subprocess.Popen(command(tmp_path / "d", 480, size=61), stderr=subprocess.PIPE, text=True)
     wait_for_a_shard(tmp_path / "d", process)
     tasks = Path(f"/proc/{process.pid}/task")
@@ -323,7 +323,7 @@ def test_stopped_and_run_again(sent, code, tmp_path):
 
 
 def test_workers_leave_stopping_to_their_parent():
-    """Whoever runs a task in a process of its own does not hear Ctrl-C from then on; the parent itself still does."""
+    """A worker process ignores Ctrl-C once it has run a task; its parent does not."""
     pool = Parallel(n_jobs=2)
     heard = pool(delayed(hears_ctrl_c)(os.getpid()) for _ in range(4))
     assert heard == [False] * 4

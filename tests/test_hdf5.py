@@ -20,7 +20,7 @@ def test_an_image_is_a_file_and_the_same_again():
 
 
 def test_many_threads_at_once():
-    """As when a GPU solves faster than one thread compresses."""
+    """Files are made by several threads when a GPU solves faster than one thread compresses."""
     arrays = [{"x": np.random.default_rng(i).random((20, 2000))} for i in range(4)]
     alone = [image_of(each) for each in arrays]
     with ThreadPoolExecutor(4) as pool:

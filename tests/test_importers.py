@@ -47,7 +47,7 @@ def test_mat_v5(arrays, compressed, tmp_path):
 
 
 def write_mat_73(path, arrays):
-    """As MATLAB does: HDF5 behind 512 bytes of its own, axes reversed."""
+    """Write a file like MATLAB: HDF5 behind 512 bytes, axes reversed."""
     with h5py.File(path, "w", userblock_size=512) as file:
         for name, array in arrays.items():
             file[name] = array.transpose(2, 1, 0)

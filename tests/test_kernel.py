@@ -225,7 +225,7 @@ def test_hidden_features_that_never_leave_the_chip(rng, monkeypatch, sizes, dtyp
 
 
 def test_recomputing_keeps_nothing_of_the_edges_for_the_backward_pass(rng, monkeypatch):
-    """What is held after a forward pass with gradients does not grow with the number of edges."""
+    """Memory held after a forward pass with gradients does not grow with the number of edges."""
     monkeypatch.setattr(module, "BLOCK_BYTES", {"cpu": 2**16})
     held = {}
     for r in (0.1, 0.4):

@@ -239,7 +239,7 @@ def test_seed_and_none_and_a_precision_from_elsewhere(data, tmp_path):
 
 
 def test_sigterm_saves_and_exits_143(data, tmp_path):
-    """As a cluster does it. Within ten seconds; and the same command goes on."""
+    """A cluster sends SIGTERM: the run saves and exits within ten seconds, and the same command resumes it."""
     words = [sys.executable, "-m", "gkn", "train", str(data), "--out", str(tmp_path / "run"), *SMALL]
     words[words.index("--epochs") + 1] = "4000"
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

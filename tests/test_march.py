@@ -33,7 +33,7 @@ def gradients(model, graph, x, a, weights=None, one_by_one=False):
 
 @pytest.fixture
 def marches(monkeypatch):
-    """How many groups each call had."""
+    """Record the number of groups of each call."""
     seen, call = [], March.__call__
 
     def watched(self, *given):

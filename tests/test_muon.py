@@ -14,7 +14,7 @@ from gkn.train.muon import LENGTH, MOMENTUM, Muon, orthogonal
 
 @pytest.mark.parametrize("shape", [(1, 16, 16), (3, 8, 40), (6, 40, 8)])
 def test_nearly_orthogonal(rng, shape):
-    """The same singular vectors, and singular values near 1, whatever the size of the matrix."""
+    """Singular vectors are kept and singular values are near 1 for matrices of any size."""
     x = torch.randn(shape, generator=rng, dtype=torch.float64)
     for scale in (1e-6, 1.0, 1e6):
         found = orthogonal(scale * x)
@@ -30,7 +30,7 @@ def test_nearly_orthogonal(rng, shape):
 
 
 def test_a_step(rng):
-    """Of a stack of matrices, by hand; and of anything else, AdamW's."""
+    """A step of a stack of matrices equals one computed by hand; all other parameters take the step of AdamW."""
     matrices, vector = torch.randn(3, 8, 20, generator=rng), torch.randn(20, generator=rng)
     ours = [nn.Parameter(each.clone()) for each in (matrices, vector)]
     theirs = nn.Parameter(vector.clone())

@@ -30,7 +30,7 @@ def case(rng, targets=None, sources=20, dim=2, n=6, m=9, hidden=(7, 3), dtype=to
 
 
 def passes(graph, of, dim, kernel, v, weights, backend, d=None, own=None, recompute=False):
-    """What comes out, and all gradients."""
+    """Return the integral and all gradients."""
     balls = make_balls(Neighbourhoods(graph, *of, dim, weights), kernel, 1, recompute=recompute, backend=backend)
     assert isinstance(balls, ChipBalls) == (backend == "fused")
     out = balls(kernel, v, own)

@@ -298,6 +298,6 @@ for one, other in zip(*found):
 
 
 def test_compiled_it_is_the_same_and_compiled_once_for_all_blocks():
-    """What is sent, and what follows from what is received. Apart from the checks of types that tests have in every call."""
+    """Compile `send` and `update`, without the type checks that tests add to every call."""
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -167,7 +167,7 @@ def test_what_cannot_fit_is_refused_with_the_number(monkeypatch, rng):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_far_point_is_nobodys_business(rng, backend, dtype):
-    """How a pair is rounded depends on that pair, not on who else is there."""
+    """The rounding of a pair depends on that pair alone, not on other points."""
     x = torch.rand(200, 2, generator=rng, dtype=torch.float64).to(dtype)
     alone = radius_graph(x, r=0.1, backend=backend)
     far = torch.tensor([[1e14, 0.0]], dtype=dtype)

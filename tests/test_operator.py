@@ -136,7 +136,7 @@ def test_support_is_a_small_graph_that_everything_asks(rng):
 
 
 def test_support_nodes_count_for_all_points_near_them():
-    """Where quadrature weights count at all."""
+    """Lumped weights are used if the operator is weighted, and only then."""
     plain, sample = make()
     operator = Operator(plain.model, plain.rule, plain.inputs, plain.outputs, weighted=True)
     nodes = torch.randperm(81, generator=torch.Generator().manual_seed(5))[:20].sort().values

@@ -530,7 +530,7 @@ def test_the_slope_of_the_error_over_epochs():
 
 
 def test_cells_that_are_far_off_are_told_with_their_epochs(tmp_path, monkeypatch):
-    """What a shortened one would have with all its epochs is said; one that had them all has no excuse."""
+    """For a shortened training the page estimates the error with all epochs; for others it gives no such estimate."""
     errors = {run_of("causes", 0, 0).hash: 0.078, run_of("causes", 10, 0).hash: 0.1, run_of("causes", 11, 0).hash: 0.07}
     for name, factor in (("training-size", 1.3), ("sampled-resolution", 1.2)):
         for cell in entries_of(table_named(name), "paper", PAPER, 0):

@@ -1,4 +1,4 @@
-"""What README.md shows works: its Python, its commands, its links; and gkn is imported without anything Linux has alone."""
+"""Python, commands and links of README.md work, and gkn is imported without modules that only Linux has."""
 
 import re
 import shlex

@@ -189,7 +189,7 @@ class Dataset:
         return (self[i] for i in range(len(self)))
 
     def number(self, i: int) -> int:
-        """Return the number sample i has in the data that this dataset may be a part of."""
+        """Return the index of sample i in the original dataset, if this is a part of one."""
         return self._source.number(int(self._index[self._position(i)]))
 
     def damaged(self) -> list[str]:

@@ -54,7 +54,7 @@ class Source(ABC):
         return torch.stack([x if nodes is None else x[nodes] for x in rows])
 
     def number(self, i: int) -> int:
-        """Return the number sample i has in the data this source was made from."""
+        """Return the index of sample i in the data this source was made from."""
         return i
 
     def smoothings(self) -> list[Smoothed]:

@@ -107,7 +107,7 @@ class Mesh(Domain):
 
         corners = self.points[self.cells]
         centres = corners.mean(1)
-        # A cell that holds a point has its centre no farther from it than the farthest of all corners from its centre.
+        # The centre of the cell of a point is within `reach` of it: the largest distance of a corner from its centre.
         reach = float((corners - centres[:, None]).norm(dim=-1).max()) * (1 + 1e-9)
         near = cKDTree(centres.numpy()).query_ball_point(points.numpy(), reach)
         counts = torch.tensor([len(cells) for cells in near], dtype=torch.long)

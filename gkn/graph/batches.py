@@ -26,7 +26,7 @@ class Batch:
     x          (nodes, d) points
     a          (nodes, c) inputs, normalised
     u          (nodes, o) outputs, not normalised
-    mean, std  (nodes or 1, o) of u: the network is to answer (u - mean) / std
+    mean, std  (nodes or 1, o) of u: the target of the network is (u - mean) / std
     weights    (nodes,) quadrature weights, or None
     sizes      number of nodes of each graph
     samples    number of the sample of each graph, in the data it came from
@@ -172,7 +172,7 @@ class Batches:
         return self.batch([graph for part in parts for graph in part]).split([len(part) for part in parts])
 
     def at_once(self, graphs: int) -> int:
-        """Return how many batches of so many graphs to make together."""
+        """Return how many batches of `graphs` graphs each to make together."""
         if self.device.type != "cuda" or self._together is None or self.rule.drawn is None:
             return 1
         return int(max(1, CANDIDATES["cuda"] // (graphs * self.rule.drawn**2)))
@@ -191,7 +191,7 @@ class Batches:
         return Batch(graph, x, *functions, points.mean, points.std, weights, sizes, numbers, fixed)
 
     def _whole(self, count: int) -> tuple[Graph, _Points]:
-        """Return the graph of the whole domain so many times, and its points. The graph is cached: all batches share it."""
+        """Return `count` copies of the graph of the whole domain, and its points. The graph is cached: all batches share it."""
         points = self._points_of(0).times(count)
         if 1 not in self._graphs:
             self._graphs[1] = self.rule.graph(self._points_of(0).x)
@@ -272,7 +272,7 @@ class _Points:
         return _Points(self.x[flat], weights, mean, std)
 
     def times(self, count: int) -> _Points:
-        """Return the points so many times, one copy after the other."""
+        """Return copies of the points, one after the other."""
         mean, std = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.mean, self.std))
         return _Points(self.x.repeat(count, 1), self.weights.repeat(count), mean, std)
 

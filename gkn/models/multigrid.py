@@ -27,8 +27,8 @@ class Multigrid(Model):
         up     v_l <- v_l + integral of kappa(x, y) v_l(y) dy + integral of kappa_up(x, y) v_{l+1}(y) dy
                v_l <- v_l + network(v_l)
 
-    Every cycle and level has its own kernels. Within a level all of kappa but its constant is applied to v(y) - v(x). Query
-    points receive what points of the first level receive.
+    Every cycle and level has its own kernels. Within a level, K of kappa = K + B is applied to v(y) - v(x), and B to v(y).
+    Query points receive what points of the first level receive.
 
         dim, in_channels, out_channels, width, features, recompute, backend   as in `GKN`
         cycles    number of V-cycles

@@ -19,7 +19,7 @@ EDGE = ("y", "x", "a(y)", "a(x)")
 def from_data(data: Any) -> tuple[Graph, Tensor, Tensor]:
     """Return the graph, points (K, d) and node fields (K, c) of a `torch_geometric.data.Data` with `edge_index`, `pos` and `x`.
 
-    Where x begins with the points themselves and goes on, as graph kernel networks have it, they are left out of the fields.
+    If the first d columns of x equal `pos`, as in graph kernel networks, they are removed from the fields.
     Edges may be in any order; those of a target keep theirs.
     """
     missing = [name for name in ("edge_index", "pos", "x") if getattr(data, name, None) is None]

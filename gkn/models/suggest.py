@@ -15,7 +15,7 @@ FEW = 8  # values of a field that counts as one of phases
 
 
 def phases_of(dataset: Dataset) -> list[str]:
-    """Return the inputs with few values, such as two-phase coefficients. What jumps is best also given smoothed."""
+    """Return the inputs with few values, such as two-phase coefficients. Such fields are best given smoothed as well."""
     return [name for name in dataset.inputs if 1 < len(torch.unique(dataset.value(name, 0))) <= FEW]
 
 

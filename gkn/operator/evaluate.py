@@ -136,7 +136,7 @@ class Judge:
         self._batches: Batches | None = None
         self._step, self._draws = 1, 1
         if self._operator is None and (how != Exact() or r is not None):
-            raise ValueError(f"relative_l2: {type(operator).__name__} answers on a sample's own points; no how, and no r")
+            raise ValueError(f"relative_l2: {type(operator).__name__} predicts at a sample's points only, without how and r")
         rule = None if self._operator is None else self._batch_rule(self._operator.rule)
         if rule is not None:
             assert self._operator is not None
@@ -189,7 +189,7 @@ class Judge:
                 names = ", ".join(self.dataset.outputs)
                 raise BadNumbers(
                     f"the relative error of sample {self.dataset.number(i)}, field {names}, is {error}: is it 0 on "
-                    f"all points, or does the network answer no numbers?"
+                    f"all points, or is the prediction not finite?"
                 )
         return found
 

@@ -163,7 +163,7 @@ def _window_and_scale(where: Neighbourhoods) -> tuple[Tensor, Tensor]:
 
 
 class _Means(Kernel):
-    """A kernel with the same hidden layers, whose integral of 1 is the integral of the last of them."""
+    """A kernel with the same hidden layers. Its integral of v = 1 is the mean of the last hidden features."""
 
     def __init__(self, kernel: Kernel) -> None:
         nn.Module.__init__(self)

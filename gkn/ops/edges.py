@@ -49,7 +49,7 @@ class Into(NamedTuple):
 
     dh      array that is overwritten, or added to
     add     add to `dh` instead of overwriting it
-    close   then set it to 0 where h <= 0: the derivative of the ReLU that made h
+    close   set the gradient of h to 0 where h <= 0: the derivative of the ReLU that made h
     door    set the gradient of v to 0 where this is <= 0: the derivative of the ReLU that made v
     """
 

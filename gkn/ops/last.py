@@ -52,7 +52,7 @@ class Found:
         """Return the gradients of W and B, and of step and bias if there are any."""
         W, B, *rest = self.total.split(self.sizes)
         small = [B] if not rest else [B, rest[0], rest[1][0]]
-        return [W.view(self.last.W.shape), *(x.clone() for x in small)]  # or keeping a bias would keep all
+        return [W.view(self.last.W.shape), *(x.clone() for x in small)]  # a view would keep the whole array alive
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from gkn.graph.neighbors import radius_graph
 class Split:
     """The points of this process, and those borrowed from other processes: all within `r` of its bounding box.
 
-    Every process makes one of its own points, at the same time, under `torch.distributed`. Parts that are compact borrow
-    little; `parts` makes such.
+    Each process constructs a Split from its own points, at the same time, under `torch.distributed`. Compact parts borrow few
+    points; see `parts`.
 
         graph       these points <- these points and the borrowed ones
         borrowed    how many those are
 
-    Derivatives go through both `sum` and `lend`: that of the sum over processes of what each of them differentiates.
+    Derivatives go through both `sum` and `lend`: gradients are those of the sum of the losses of all processes.
     """
 
     def __init__(self, x: Tensor, r: float) -> None:

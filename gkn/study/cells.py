@@ -14,7 +14,7 @@ from gkn.train.recipe import Recipe
 
 @dataclass(frozen=True)
 class Data:
-    """Samples of a problem: the first `n` for training and, after the first `of`, `tests` for evaluation.
+    """Samples of a problem: 0 to n - 1 for training, and of to of + tests - 1 for evaluation.
 
     size       nodes per side of the finest grid, on which all samples are solved
     every      stride from there to the grid that is trained on

@@ -201,7 +201,7 @@ def do(training: Training, cells: list[Cell], place: Place) -> str:
             _write(cell, place, {"failed": str(error)})
             shown.append("no numbers")
             continue
-        peak = torch.cuda.max_memory_allocated() if cuda else None  # a process's own peak is no cell's
+        peak = torch.cuda.max_memory_allocated() if cuda else None  # unknown on a CPU: a process fills several cells
         seconds = {"fit": effort["seconds"], "with set-up": took, "judge": time.perf_counter() - start}
         more = {"steps": effort["steps"], "peak_bytes": peak, "edges": edges_of(cell), "parameters": effort["parameters"]}
         _write(cell, place, {"error": errors, "seconds": seconds, **more, "jobs": effort.get("jobs", place.jobs)})

@@ -29,7 +29,8 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {
     "abs": (_abs, False),
     "relative": (_relative, True),
 }
-"""Normalised answers (nodes, o) and the batch -> (G,), a term for each graph; and True if the loss is their mean, not sum."""
+"""Name -> (function, mean). The function maps predictions (nodes, o), normalised, and the batch to a term for each graph (G,);
+the loss is their mean or, if `mean` is False, their sum."""
 
 
 def differences(found: Tensor, batch: Batch) -> Tensor:

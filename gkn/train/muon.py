@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 LEAST = 8  # rows and columns of a matrix: smaller ones, as of first and last layers, are left to AdamW
-MOMENTUM, LENGTH = 0.95, 0.2  # of an entry's step, in the mean square, over the learning rate: as AdamW's are
+MOMENTUM, LENGTH = 0.95, 0.2  # RMS of an update divided by the learning rate, as for AdamW
 ITERATION, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
-TINY = 1e-7  # norm of a gradient that is rounding, or what is left of one that has been 0 for long
+TINY = 1e-7  # norms below this count as zero
 
 
 class Muon(torch.optim.Optimizer):

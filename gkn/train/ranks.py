@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Stopped(BaseException):
-    """A signal stopped the run. It is saved, and the same call goes on with it."""
+    """A signal stopped the run. It is saved, and the same call resumes it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -37,7 +37,7 @@ class Stop:
 
 @contextmanager
 def signals(catch: bool) -> Iterator[Stop]:
-    """Note SIGTERM and SIGINT, to be acted on between steps. Before the first step, or a second time, they end it at once."""
+    """Record SIGTERM and SIGINT; the loop stops between steps. A second signal, or one before the first step, stops at once."""
     stop = Stop()
     if not catch or threading.current_thread() is not threading.main_thread():
         yield stop

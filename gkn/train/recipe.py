@@ -27,7 +27,7 @@ class Recipe:
     optimizer     adam, with weight decay in the gradient; adamw, with decoupled weight decay; muon for matrices, with adamw
                   for all other parameters
     lr, decay     learning rate and weight decay
-    schedule      constant. step: times `factor` every `every` epochs. cosine: to 0. onecycle: up for `warm` of it, then to 0
+    schedule      constant. step: times `factor` every `every` epochs. cosine: to 0. onecycle: up for a share `warm`, then to 0
     clip          clip gradients to this norm; None: do not
     fresh         draw nodes anew in every epoch; else once
     pointwise     normalise u at every point by itself, which needs samples on one domain; else by two numbers

@@ -69,7 +69,7 @@ class RunFolder:
         return found
 
     def begin(self, step: int, metrics: list[dict[str, Any]]) -> None:
-        """Remove what is newer than the checkpoint the run goes on from (step -1: all), and write the log up to it."""
+        """Remove what is newer than the checkpoint that is resumed (step -1: all), and write the log up to it."""
         if not self.first:
             return
         for left in unfinished(self.path, lambda name: name in (RUN, METRICS)):

@@ -16,7 +16,7 @@ from gkn.ops import full_precision
 
 
 class Transformer(Model):
-    """Blocks of softmax attention and a point-wise network, each added to the state, as in `NearFar` and as wide.
+    """Blocks of softmax attention and a point-wise network, each added to the state, with the width of `NearFar`.
 
     width    components of v
     blocks   number of blocks
