@@ -20,7 +20,7 @@ from gkn import GKN, Darcy, Nystrom, fit, make_dataset, relative_l2
 from gkn.models.gkn import NETWORKS, SMOOTHING
 from gkn.operator.ways import Exact, Sampled, Support
 from gkn.train.fit import products
-from gkn.train.loop import Options, Trainer
+from gkn.train.loop import LoopOptions, Trainer
 from gkn.train.losses import LOSSES
 from gkn.train.ranks import Stop, join
 from gkn.train.recipe import RECIPES
@@ -110,7 +110,7 @@ def throughput(which, precision, parts, device, epochs=10):
         torch.manual_seed(0)
         model = GKN(dim=2, in_channels=4, **NETWORKS[which])
         setup = set_up(learn, Choices(model, rule=Nystrom(0.25, 200, 2), recipe=recipe), device, None)
-        return Trainer(setup, join(device, precision, 60.0), Stop(), Options())
+        return Trainer(setup, join(device, precision, 60.0), Stop(), LoopOptions())
 
     def network(run):
         term = LOSSES[recipe.loss][0]

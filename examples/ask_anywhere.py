@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import gkn
-from gkn.data.plot import save
+from gkn.data.plot import save_figure
 
 
 def main(out: Path | None = None) -> float:
@@ -25,7 +25,7 @@ def main(out: Path | None = None) -> float:
         axis.plot(t, found, color="#d95f02", linewidth=1, label="asked at 301 points")
         axis.set(xlabel="x along the line", ylabel="u", title=f"relative error {error:.4f}")
         axis.legend(frameon=False)
-        save(figure, out)
+        save_figure(figure, out)
     return error
 
 

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import gkn
-from gkn.data.plot import save
+from gkn.data.plot import save_figure
 
 
 def main(out: Path | None = None) -> float:
@@ -29,7 +29,7 @@ def main(out: Path | None = None) -> float:
         axis.set_xticks(nodes, [str(m) for m in nodes])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        save(figure, out)
+        save_figure(figure, out)
     return errors[-1]
 
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import gkn
-from gkn.data.plot import save
+from gkn.data.plot import save_figure
 
 
 def main(out: Path | None = None) -> float:
@@ -44,7 +44,7 @@ def main(out: Path | None = None) -> float:
             drawn = axis.imshow(values, origin="lower", extent=(0, 1, 0, 1), vmin=low, vmax=high, cmap=colours)
             axis.set(title=name, xlabel="y", ylabel="x")
             figure.colorbar(drawn, ax=axis, shrink=0.85)
-        save(figure, out)
+        save_figure(figure, out)
     return error
 
 

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import gkn
-from gkn.data.plot import draw, save
+from gkn.data.plot import draw, save_figure
 
 GRID, FINE, STEPS = gkn.Grid(17), gkn.Grid(241), 50
 MODES = [(i, j) for i in range(3) for j in range(3) if i + j]
@@ -48,7 +48,7 @@ def main(out: Path | None = None) -> float:
         for axis, name, a in zip(axes, ("hidden", "found from u at the dots"), (truth, found), strict=True):
             draw(axis, FINE, a, 3, 12, "cividis").axes.set_title(name)
             axis.plot(*GRID.points[observed].T, "r.", markersize=3)
-        save(figure, out)
+        save_figure(figure, out)
     return float(((truth > 7.5) == (found > 7.5)).double().mean())
 
 

@@ -100,7 +100,7 @@ def data_info(path: DatasetPath) -> None:
         "origin": manifest.origin.get("name", "?") + parameters,
         "seed": "none" if manifest.seed is None else str(manifest.seed),
         "samples": str(manifest.n) if manifest.complete else f"{stored.n} of {manifest.n}: unfinished",
-        "domain": described(stored.one_domain),
+        "domain": described(stored.common_domain),
         "fields": f"{', '.join(manifest.inputs)} -> {', '.join(manifest.outputs)}",
         "on disk": f"{sum(shard.bytes for shard in manifest.shards) / 1e6:.1f} MB in {len(manifest.shards)} shards",
         "made with": ", ".join(f"{name} {number}" for name, number in sorted(manifest.versions.items())),

@@ -117,7 +117,7 @@ class Dataset:
     ) -> Dataset:
         self._source, self._index, self._stride = source, index, stride
         self.inputs, self.outputs, self.manifest = inputs, outputs, manifest
-        whole = source.one_domain
+        whole = source.common_domain
         self._domain, self._nodes = whole, None
         if stride != 1:
             if whole is None or whole.shape is None:

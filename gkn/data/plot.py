@@ -49,10 +49,10 @@ def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "")
             bar.ax.yaxis.set_major_locator(MaxNLocator(5))
             bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
     figure.suptitle(title or repr(dataset).removeprefix("Dataset(").removesuffix(")"), fontsize=10)
-    save(figure, out)
+    save_figure(figure, out)
 
 
-def save(figure: Figure, out: Path) -> None:
+def save_figure(figure: Figure, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=160)
     plt.close(figure)
@@ -92,7 +92,7 @@ def show_answers(rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor]], out
             bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
         axes[row][0].set_ylabel(name, fontsize=9)
     figure.suptitle(title, fontsize=10)
-    save(figure, out)
+    save_figure(figure, out)
 
 
 def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -> None:
@@ -110,7 +110,7 @@ def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -
     axis.grid(alpha=0.3, which="both")
     axis.legend(frameon=False)
     axis.set_title(title, fontsize=10)
-    save(figure, out)
+    save_figure(figure, out)
 
 
 def draw(axis: Any, domain: Domain, values: Tensor, low: float, high: float, colours: str) -> Any:

@@ -23,12 +23,12 @@ class Source(ABC):
 
     n            number of samples
     names        names of the fields
-    one_domain   the domain of all samples, or None if each has its own
+    common_domain   the domain of all samples, or None if each has its own
     """
 
     n: int
     names: tuple[str, ...]
-    one_domain: Domain | None
+    common_domain: Domain | None
 
     @abstractmethod
     def read(self, name: str, i: int) -> Tensor:
@@ -40,9 +40,9 @@ class Source(ABC):
 
     def domain(self, i: int) -> Domain:
         """Return the domain of one sample."""
-        if self.one_domain is None:
+        if self.common_domain is None:
             raise NotImplementedError(f"{type(self).__name__} has no common domain and does not say which one sample {i} has")
-        return self.one_domain
+        return self.common_domain
 
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
         """Return one field (n, K) of many samples on one domain."""
@@ -87,7 +87,7 @@ class Memory(Source):
             raise ValueError(f"Dataset: the fields have different numbers of samples: {counts}")
         many = isinstance(domain, Sequence)
         self.domains = [*domain] if many else None  # type: ignore[misc]
-        self.one_domain = None if many else domain  # type: ignore[assignment]
+        self.common_domain = None if many else domain  # type: ignore[assignment]
         if self.domains is not None and len(self.domains) != self.n:
             raise ValueError(f"Dataset: {len(self.domains)} domains for {self.n} samples")
         for name, values in fields.items():
@@ -126,7 +126,7 @@ class Smoothed(Source):
 
     def __init__(self, source: Source, name: str, width: float) -> None:
         self.source, self.name, self.width = source, name, width
-        self.n, self.one_domain = source.n, source.one_domain
+        self.n, self.common_domain = source.n, source.common_domain
         dim = source.domain(0).dim
         self._smooth: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         self.added = (f"{name}_smooth", *(f"{name}_smooth_{axis}" for axis in "xyz"[:dim]))
@@ -152,13 +152,13 @@ class Smoothed(Source):
 
     def read_at(self, name: str, indices: Sequence[int], nodes: Tensor | None, device: torch.device) -> Tensor:
         """Smooth many samples at once where that is faster."""
-        if self.one_domain is None:
+        if self.common_domain is None:
             return super().read_at(name, indices, nodes, device)
         if name not in self.added:
             return self.source.read_at(name, indices, nodes, device)
-        apply, place = smoother(self.one_domain, self.width), self.added.index(name)
+        apply, place = smoother(self.common_domain, self.width), self.added.index(name)
         # On a CPU one by one: products of the same size have the same bits.
-        chunk = 1 if device.type == "cpu" else max(1, _TOGETHER // len(self.one_domain))
+        chunk = 1 if device.type == "cpu" else max(1, _TOGETHER // len(self.common_domain))
         found = []
         for start in range(0, len(indices), chunk):
             values = torch.stack([self.source.read(self.name, i) for i in indices[start : start + chunk]]).to(device)
@@ -181,7 +181,7 @@ class Smoothed(Source):
 
     def _compute(self, i: int) -> Tensor:
         apply = self._smooth or smoother(self.domain(i), self.width)
-        if self.one_domain is not None:
+        if self.common_domain is not None:
             self._smooth = apply
         smoothed, gradient = apply(self.source.read(self.name, i))
         return torch.cat([smoothed[None], gradient.T])
@@ -198,7 +198,7 @@ class Kept(Source):
         self, source: Source, domain: Domain, values: Mapping[str, Tensor], numbers: Sequence[int], identity: str
     ) -> None:
         self.source, self.names, self.n = source, tuple(values), len(numbers)
-        self.one_domain: Domain | None = domain
+        self.common_domain: Domain | None = domain
         self._values, self._numbers, self._identity = dict(values), [*numbers], identity
 
     def read(self, name: str, i: int) -> Tensor:

@@ -39,7 +39,7 @@ class Stored(Source):
         self._checked: set[str] = set()
         self._domains: dict[tuple[str, int], Domain] = {}
         described = self.manifest.domain
-        self.one_domain = None if described is None else self._read_domain(described)
+        self.common_domain = None if described is None else self._read_domain(described)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}, "_checked": set()}  # files are opened and checked again in the other process
@@ -64,18 +64,18 @@ class Stored(Source):
         """Return the field `name` (K,) of sample i."""
         shard, file, k = self._find(i)
         data = self._field(name, shard, file)
-        if self.one_domain is not None:
+        if self.common_domain is not None:
             return torch.from_numpy(data[k])
         ptr = self._ptr(file, "node_ptr", shard)
         return torch.from_numpy(data[ptr[k] : ptr[k + 1]])
 
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
         """Return the field `name` (n, K) of many samples on one domain, reading consecutive samples of a shard together."""
-        assert self.one_domain is not None
+        assert self.common_domain is not None
         indices = list(indices)
         dtype = self.read(name, indices[0]).dtype if indices else torch.float64
-        check_fits(self.folder, {name: ((len(indices), len(self.one_domain)), dtype.itemsize)})
-        out = torch.empty(len(indices), len(self.one_domain), dtype=dtype)
+        check_fits(self.folder, {name: ((len(indices), len(self.common_domain)), dtype.itemsize)})
+        out = torch.empty(len(indices), len(self.common_domain), dtype=dtype)
         at = 0
         while at < len(indices):
             shard, file, k = self._find(indices[at])
@@ -89,16 +89,16 @@ class Stored(Source):
     def _field(self, name: str, shard: Shard, file: h5py.File) -> h5py.Dataset:
         """Return a field after checking that it has the shape dataset.json implies, before any memory is allocated."""
         data = self._dataset(file, f"fields/{name}", shard.file)
-        if self.one_domain is not None:
-            expected: tuple[int, ...] = (shard.count, len(self.one_domain))
+        if self.common_domain is not None:
+            expected: tuple[int, ...] = (shard.count, len(self.common_domain))
         else:
             expected = (int(self._ptr(file, "node_ptr", shard)[-1]),)
         self._expect(data.shape == expected, shard.file, f"field {name} has shape {data.shape}, not {expected}")
         return data
 
     def domain(self, i: int) -> Domain:
-        if self.one_domain is not None:
-            return self.one_domain
+        if self.common_domain is not None:
+            return self.common_domain
         shard, file, k = self._find(i)
         key = (shard.file, k)
         if key not in self._domains:

@@ -17,7 +17,7 @@ from gkn.operator.operator import Operator
 from gkn.operator.ways import Test
 from gkn.system.checks import device_named
 from gkn.system.files import locked
-from gkn.train.loop import Options, Trainer
+from gkn.train.loop import LoopOptions, Trainer
 from gkn.train.progress import Report
 from gkn.train.ranks import join, signals
 from gkn.train.recipe import Recipe
@@ -83,7 +83,7 @@ def fit(
     chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, weighted, test, how, units)
     device = device_named(str(device))
     setup = set_up(dataset, chosen, device, folder)
-    options = Options(test_every or max(1, setup.recipe.epochs // 20), report, capture, dict(about or {}))
+    options = LoopOptions(test_every or max(1, setup.recipe.epochs // 20), report, capture, dict(about or {}))
     with products(setup.recipe.precision), signals(folder is not None) as stop:
         fabric = join(device, setup.recipe.precision, timeout)
         if folder is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
+class LoopOptions:
     """Options that do not change the trained model.
 
     test_every   epochs between evaluations
@@ -55,7 +55,7 @@ class Trainer:
     folder     keeps it, or None
     """
 
-    def __init__(self, setup: Setup, fabric: Fabric, stop: Stop, options: Options) -> None:
+    def __init__(self, setup: Setup, fabric: Fabric, stop: Stop, options: LoopOptions) -> None:
         recipe, datasets = setup.recipe, setup.datasets
         self.setup, self.fabric, self.stop, self.options = setup, fabric, stop, options
         self.first, self.device = fabric.global_rank == 0, fabric.device

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.readers import hdf5, mat, mesh, npz, pt
-from gkn.data.readers.format import READERS, Nodes, Options, Part, UnreadableFile, read_file, reader
+from gkn.data.readers.format import READERS, Nodes, Part, ReadOptions, UnreadableFile, read_file, reader
 from gkn.data.readers.npz import read_points
 from gkn.geometry.domain import Domain
 
 __all__ = [
     "READERS",
     "Nodes",
-    "Options",
     "Part",
+    "ReadOptions",
     "UnreadableFile",
     "hdf5",
     "import_files",
@@ -49,12 +49,12 @@ def import_files(
 
     paths      files, or a pattern such as "run*.vtu"
     outputs    the fields to be learned; all others are inputs
-    others     see `Options`
+    others     see `ReadOptions`
     """
     files = [Path(path) for path in _listed(paths)]
     if not files:
         raise ValueError("no file to import was given")
-    options = Options(nodes, low, high, repair)
+    options = ReadOptions(nodes, low, high, repair)
     parts = [read_file(path, options) for path in files]
     domains, fields = parts[0] if len(parts) == 1 else _joined(files, parts)
     if not fields:
@@ -83,7 +83,7 @@ def _listed(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
 
 def read_sample(path: str | os.PathLike[str], sample: int = 0, repair: bool = False) -> tuple[Domain, dict[str, Tensor]]:
     """Read one sample of a file of functions: its domain and its fields (K,)."""
-    domain, fields = read_file(Path(path), Options(repair=repair))
+    domain, fields = read_file(Path(path), ReadOptions(repair=repair))
     count = len(next(iter(fields.values()))) if fields else 0
     if not 0 <= sample < count:
         raise UnreadableFile(f"{path}: no sample {sample} in it, it has {count}")

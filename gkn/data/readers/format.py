@@ -22,7 +22,7 @@ class UnreadableFile(ValueError):
 
 
 @dataclass(frozen=True)
-class Options:
+class ReadOptions:
     """Options of readers.
 
     nodes      where values of an s x s array without coordinates lie: at i/(s-1), or at cell centres (i+1/2)/s
@@ -36,7 +36,7 @@ class Options:
     repair: bool = False
 
 
-Reader: TypeAlias = Callable[[Path, Options], Part]
+Reader: TypeAlias = Callable[[Path, ReadOptions], Part]
 READERS: dict[str, Reader] = {}
 """The reader of each file name ending."""
 
@@ -51,7 +51,7 @@ def reader(*endings: str) -> Callable[[Reader], Reader]:
     return register
 
 
-def read_file(path: Path, options: Options) -> Part:
+def read_file(path: Path, options: ReadOptions) -> Part:
     """Read one file. Whatever goes wrong inside a parser becomes an `UnreadableFile` with the name of the file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")

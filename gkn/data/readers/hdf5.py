@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from gkn.data.readers.arrays import Array, numbers, on_square, plain
-from gkn.data.readers.format import Options, Part, UnreadableFile, reader
+from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
 from gkn.geometry.cloud import Cloud
 from gkn.system.hdf5 import check_fits, plain_array
 
 
 @reader(".h5", ".hdf5")
-def read_hdf5(path: Path, options: Options) -> Part:
+def read_hdf5(path: Path, options: ReadOptions) -> Part:
     with h5py.File(path, "r") as file:
         if "nu" in file and "tensor" in file:
             return _pdebench(path, file)

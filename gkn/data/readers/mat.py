@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 
 from gkn.data.readers.arrays import Array, numbers, on_square
-from gkn.data.readers.format import Options, Part, UnreadableFile, reader
+from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
 from gkn.data.readers.hdf5 import h5_array
 from gkn.system.hdf5 import check_fits
 
@@ -16,7 +16,7 @@ _KINDS = ("double", "single", "logical", *(f"{u}int{b}" for u in ("", "u") for b
 
 
 @reader(".mat")
-def read_mat(path: Path, options: Options) -> Part:
+def read_mat(path: Path, options: ReadOptions) -> Part:
     arrays: dict[str, Array] = {}
     if h5py.is_hdf5(path):  # v7.3
         with h5py.File(path, "r") as file:

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from gkn.data.readers.arrays import GEOMETRY, Array, plain
-from gkn.data.readers.format import Options, Part, UnreadableFile, reader
+from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
 
 # Formats of meshlane that cannot refer to other files. XDMF, Abaqus and HDF5-based ones can.
 ENDINGS = (".vtu", ".vtk", ".msh", ".mesh", ".meshb", ".su2", ".off", ".obj", ".stl", ".ply", ".mdpa", ".ugrid", ".avs", ".vol")
 
 
 @reader(*ENDINGS)
-def read_mesh(path: Path, options: Options) -> Part:
+def read_mesh(path: Path, options: ReadOptions) -> Part:
     try:
         import meshlane
     except ImportError as error:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from gkn.data.readers.arrays import plain
-from gkn.data.readers.format import Options, Part, UnreadableFile, reader
+from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
 from gkn.system.files import CorruptFile
 from gkn.system.hdf5 import check_fits
 
 
 @reader(".npz")
-def read_npz(path: Path, options: Options) -> Part:
+def read_npz(path: Path, options: ReadOptions) -> Part:
     claims = {}
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from gkn.data.readers.arrays import numbers, on_square
-from gkn.data.readers.format import Options, Part, UnreadableFile, reader
+from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
 
 _ALLOWED = re.compile(r"torch\._utils _rebuild_tensor_v2|torch \w+Storage|torch\.storage \w+Storage|collections OrderedDict")
 
 
 @reader(".pt")
-def read_pt(path: Path, options: Options) -> Part:
+def read_pt(path: Path, options: ReadOptions) -> Part:
     size = path.stat().st_size
     with zipfile.ZipFile(
         path
