@@ -17,7 +17,7 @@ from gkn.data.check import Finding, Pde, check_dataset
 from gkn.data.dataset import Dataset, described
 from gkn.data.generate import make_dataset
 from gkn.data.problems import PROBLEMS, problem_named
-from gkn.data.readers import Nodes, import_files
+from gkn.data.readers import READERS, Nodes, import_files
 from gkn.data.storage import Manifest
 from gkn.data.stored import Stored
 
@@ -64,7 +64,7 @@ def _parameters(problem: str, size: int | None, given: list[str]) -> dict[str, A
 class ImportOptions:
     """Options of `gkn data import`."""
 
-    files: Annotated[list[Path], typer.Argument(help=".mat, .pt, .h5, .npz, .vtu, .vtk, .msh and other meshes in one file.")]
+    files: Annotated[list[Path], typer.Argument(help=f"Files that end in {', '.join(READERS)}.")]
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")]
     output: Annotated[list[str] | None, typer.Option(help="A field to be learned; the others are inputs. By default u.")] = None
     nodes: Annotated[str, typer.Option(help="Where values of arrays without coordinates lie: vertices or centres.")] = (

@@ -12,7 +12,7 @@ import typer
 from gkn.cli.options import verb
 from gkn.cli.shell import Best, Device, L, M, R, console, plain, progress_bar, warn, way_named
 from gkn.data import writers
-from gkn.data.readers import read_points, read_sample
+from gkn.data.readers import READERS, read_points, read_sample
 from gkn.geometry.cloud import Cloud
 from gkn.operator.operator import Operator
 from gkn.operator.pretrained import names, pretrained
@@ -25,8 +25,8 @@ from gkn.system.checks import device_named
 class PredictOptions:
     """Options of `gkn predict`."""
 
-    input_: Annotated[Path, typer.Option("--input", help="The functions a: .npz, .vtu or another mesh, .mat, .h5.")]
-    out: Annotated[Path, typer.Option(help="The prediction: .npz or .vtu.")]
+    input_: Annotated[Path, typer.Option("--input", help=f"The input functions: {', '.join(READERS)}.")]
+    out: Annotated[Path, typer.Option(help=f"The prediction: {' or '.join(writers.WRITERS)}.")]
     run: Annotated[Path | None, typer.Argument(help="The folder of a run or of a saved operator.")] = None
     at: Annotated[
         Path | None, typer.Option(help="Query points: a .npy of (points, dimension). By default the input's points.")
