@@ -88,6 +88,18 @@ def test_gradients_go_through_smoothed_fields():
     torch.testing.assert_close(gradient[40], (above - below) / 2e-5, rtol=1e-6, atol=1e-8)
 
 
+def test_a_sample_with_the_given_fields_only():
+    """Smoothed fields are computed if a sample has only the fields that a user gives, as samples of a dataset have."""
+    features = Features(("a",), ("a", "a_smooth", "a_smooth_x", "a_smooth_y"), ("u",), (("a", 0.1),), {})
+    torch.manual_seed(0)
+    operator = Operator(GKN(2, 4, 1, width=6, kernel=(8, 12), steps=3).double(), Radius(0.3), features=features)
+    a = sample_on(Grid(9)).a[:, 0]
+    data = Dataset(Grid(9), a=a[None], u=a[None])
+    whole = operator(operator.ready(data)[0])
+    torch.testing.assert_close(operator(data[0]), whole, **CLOSE)
+    torch.testing.assert_close(operator(operator.sample(Grid(9), a=a)), whole, **CLOSE)
+
+
 def test_evaluate_and_repr():
     operator, sample = make(fields=1)
     data = Dataset(sample.domain, a=sample.a.T, u=operator(sample).T + 0.1)

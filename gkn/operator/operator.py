@@ -101,7 +101,7 @@ class Operator:
         progress         called with (points done, of how many)
         differentiable   record the computation, so that gradients with respect to the sample's fields can be taken
         """
-        model = self.model
+        model, sample = self.model, self._complete(sample)
         a_shape, K, d = tuple(sample.a.shape), len(sample.domain), sample.x.shape[1]
         if a_shape != (K, model.in_channels) or d != model.dim:
             raise ValueError(
@@ -179,6 +179,13 @@ class Operator:
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
         return self.features.sample(domain, given)
+
+    def _complete(self, sample: Sample) -> Sample:
+        """Return the sample with the fields that are computed from others, if it has only those that a user gives."""
+        known, count = self.features, sample.a.shape[-1]
+        if known is None or count != len(known.given) or count == self.model.in_channels:
+            return sample
+        return known.sample(sample.domain, dict(zip(known.given, sample.a.T, strict=True)))
 
     def predict(self, batch: Batch) -> Tensor:
         """Return u on the nodes of a batch."""
