@@ -34,6 +34,8 @@ def test_it_is_the_paper_edge_by_edge(rng):
             new[i] = torch.relu(model.W(v[i]) + total / len(near))
         v = new
     torch.testing.assert_close(model(graph, x, a), model.Q(v), rtol=1e-12, atol=1e-12)
+    with torch.no_grad():  # step by step, as in prediction, and not all steps in one function
+        torch.testing.assert_close(model(graph, x, a), model.Q(v), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gkn import Grid, Mesh, Nystrom, Radius
-from gkn.graph.rules import BALL, usual_radius
+from gkn.graph.rules import BALL, draw_nodes, usual_radius
 
 PINNED = [[3, 304, 320, 717, 720, 952], [106, 449, 477, 748, 790, 818]]
 
@@ -16,6 +16,13 @@ def test_draws_are_nodes_without_replacement():
     assert rows.min() >= 0
     assert rows.max() < 120
     assert len({tuple(row.tolist()) for row in rows}) == 8
+
+
+def test_nodes_drawn_for_a_prediction_are_different(rng):
+    assert torch.equal(draw_nodes(40, 40, rng), torch.arange(40))
+    some = draw_nodes(40, 30, rng)
+    assert len({*some.tolist()}) == 30
+    assert torch.equal(some, some.sort().values)
 
 
 def test_every_node_is_as_likely():
