@@ -306,3 +306,9 @@ def test_a_kept_dataset_does_not_overwrite_where_it_came_from(tmp_path):
         kept.save(tmp_path / "a", force=True)
     kept.save(tmp_path / "b")
     assert storage.Manifest.read(tmp_path / "b").origin["name"] == "unnamed"
+
+
+def test_only_inputs_are_smoothed(grid_dataset):
+    """An output that was smoothed into an input would tell the network the solution."""
+    with pytest.raises(KeyError, match=r"no input 'u' to smooth in this dataset; it has a"):
+        grid_dataset.smoothed(0.1, "u")
