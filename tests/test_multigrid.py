@@ -90,6 +90,9 @@ def test_a_turned_batch_has_the_levels_of_the_points_as_they_were(rng):
     assert one is other
     fresh = levels_of(radius_graph(x, r=R), x, w, R, 3)
     assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(one, fresh, strict=True))
+    equal = levels_of(graph, x, None, R, 3)  # without weights, points count the same
+    assert float(equal[1].weights.sum()) == len(x)
+    assert float(one[1].weights.sum()) == pytest.approx(float(w.sum()))
 
 
 def test_the_order_of_points_does_not_matter(rng):
