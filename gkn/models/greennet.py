@@ -12,8 +12,7 @@ from gkn.graph.graph import Graph
 from gkn.ops import Backend
 from gkn.ops.integral import plan_integral
 from gkn.ops.kernel import Kernel
-
-_ENTRIES = 2**24  # numbers of edges times columns at a time
+from gkn.ops.matrices import matrix_integral
 
 
 class GreenNet(nn.Module):
@@ -69,7 +68,8 @@ class GreenNet(nn.Module):
         if weights.shape != (len(x),) or (graph.num_targets, graph.num_sources) != (len(at), len(x)):
             raise ValueError(f"GreenNet: weights {tuple(weights.shape)} and {graph}; needed ({len(x)},), {len(at)} <- {len(x)}")
         if self.symmetric or self.distance or self.factor is not None:
-            return self._by_edge(graph, at.to(like.dtype), x.to(like.dtype), (weights[:, None] * f).to(like.dtype))
+            columns = (weights[:, None] * f).to(like.dtype).reshape(len(x), -1, self.fields)
+            return matrix_integral(self._matrices, graph, (at.to(like.dtype), x.to(like.dtype)), columns).flatten(1)
         options: dict[str, Any] = {"mean": False, "recompute": self.recompute, "backend": self.backend}
         plan = plan_integral(self.kappa, graph, at.to(like.dtype), x.to(like.dtype), weights=weights, **options)
         integral = plan.integral()
@@ -92,13 +92,3 @@ class GreenNet(nn.Module):
         if self.symmetric:
             out = (out + self.kappa.matrices(y, x, more)) / 2  # G(y, x) has in and out exchanged, too
         return out if self.factor is None else out * (self.factor(x) * self.factor(y))[:, None, None]
-
-    def _by_edge(self, graph: Graph, at: Tensor, x: Tensor, f: Tensor) -> Tensor:
-        """Integrate with a matrix for every edge: a kernel that is no function of p(x) + q(y) does not factor."""
-        targets = torch.repeat_interleave(torch.arange(graph.num_targets, device=x.device), graph.degrees.to(x.device))
-        columns = f.reshape(len(x), -1, self.fields)
-        total = f.new_zeros(graph.num_targets, *columns.shape[1:])
-        for some in torch.arange(graph.num_edges, device=x.device).split(max(1, _ENTRIES // f.shape[1])):
-            to, source = targets[some], graph.src[some]
-            total = total.index_add(0, to, torch.einsum("eoi,eni->eno", self._matrices(at[to], x[source]), columns[source]))
-        return total.reshape(graph.num_targets, -1)
