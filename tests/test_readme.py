@@ -15,6 +15,7 @@ README = (ROOT / "README.md").read_text()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.S), ids=["pretrained", "train"])
 def test_python(code, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)

@@ -556,9 +556,10 @@ def test_two_ranks_are_one_process(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_line_under_torchrun(tmp_path):
-    """With flags that torchrun would take for its own. Ranks that were born with other weights are given the first one's."""
+    """Options that torchrun has, too, reach gkn. All ranks begin with the parameters of the first."""
     make_dataset(Darcy(size=13, modes=8), 8, 0, tmp_path / "data")
-    flags = "--train 6 --test 2 --m 40 --r 0.4 --l 2 --width 4 --kernel 4,4 --steps 1 --epochs 2 --batch 3 --device cpu"
+    network = "--model GKN --network width=4 --network kernel=4,4 --network steps=1"
+    flags = f"--train 6 --test 2 --m 40 --r 0.4 --l 2 {network} --epochs 2 --batch 3 --device cpu"
     done = torchrun("-m gkn --", "train", tmp_path / "data", "--out", tmp_path / "run", *flags.split())
     assert done.returncode == 0, done.stderr
     assert load(tmp_path / "run").about["metrics"]["epoch"] == 2
