@@ -36,17 +36,15 @@ class SliceAttention(Transformer):
         head: int = 16,
         slices: int = 64,
     ) -> None:
-        nn.Module.__init__(self)
-        self.slices = slices
+        self.slices = slices  # `_block` needs it
         super().__init__(dim, in_channels, out_channels, width, blocks, head)
-        self.slices = slices
 
     def _block(self) -> nn.Module:
         return SliceBlock(self.width, self.head, self.slices)
 
 
 class SliceBlock(nn.Module):
-    """v + the answers of the slices, then v + network(v)."""
+    """v + the outputs of the slices, then v + network(v)."""
 
     def __init__(self, width: int, head: int, slices: int) -> None:
         super().__init__()

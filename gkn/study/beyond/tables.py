@@ -207,7 +207,7 @@ def _accuracy(scale: Scale, seed: int) -> Table:
         Row("NearFar, a smoothed on 85 x 85", alone, {"s = 85": _at(scale, alone, 85)}),
     ]
     for model, settings in scale.rivals.items():
-        rival = _rival(scale, seed, model, settings, training)
+        rival = _rival(scale, model, settings, training)
         rows.append(Row(f"{model}, trained here", rival, {"s = 85": _at(scale, rival, 85)}))
     note = (
         f"{scale.n} training and {scale.tests[85]} test functions. NearFar, Transformer and SliceAttention learn from every "
@@ -219,7 +219,7 @@ def _accuracy(scale: Scale, seed: int) -> Table:
     return Table("accuracy", "The paper's benchmark", note, (*rows[0].cells,), tuple(rows), (*PUBLISHED,))
 
 
-def _rival(scale: Scale, seed: int, model: str, settings: Mapping[str, Any], ours: Training) -> Training:
+def _rival(scale: Scale, model: str, settings: Mapping[str, Any], ours: Training) -> Training:
     """Return the training of a rival: NearFar's, with another model. FNO needs whole grids, and AdamW."""
     chosen, recipe = tuple(sorted(settings.items())), replace(ours.recipe, epochs=scale.epochs[model])
     if model != "FNO":

@@ -16,7 +16,7 @@ from gkn.data.plot import LINES, MARKS, save_twice
 Arrays = Mapping[str, Any]
 
 
-def _image(figure: Figure, axis: Any, values: Any, title: str, low: float, high: float, colours: str) -> Any:
+def _image(axis: Any, values: Any, title: str, low: float, high: float, colours: str) -> Any:
     side = round(len(values) ** 0.5)
     style: dict[str, Any] = {"origin": "lower", "extent": (0, 1, 0, 1), "interpolation": "nearest"}
     drawn = axis.imshow(np.asarray(values).reshape(side, side).T, vmin=low, vmax=high, cmap=colours, **style)
@@ -45,7 +45,7 @@ def generalise(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
         ("squared error", squared, 0.0, float(squared.max()), "magma"),
     ]
     for axis, (title, values, least, most, colours) in zip(axes, parts, strict=True):
-        _bar(figure, _image(figure, axis, values, title, least, most, colours), axis)
+        _bar(figure, _image(axis, values, title, least, most, colours), axis)
     figure.suptitle(f"relative l2 error {numbers['relative l2 error of this function']:.4f}", fontsize=10)
     save_twice(figure, stem)
 
@@ -70,7 +70,7 @@ def methods(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
         for row, (title, name, least, largest, colours) in enumerate(rows):
             for column in range(count):
                 heading = f"test function {column + 1}\nerror {errors[column]:.4f}" if row == 0 else ""
-                drawn = _image(figure, axes[row][column], fields[name][column], heading, least, largest, colours)
+                drawn = _image(axes[row][column], fields[name][column], heading, least, largest, colours)
             axes[row][0].set_ylabel(title, fontsize=10)
             _bar(figure, drawn, axes[row].tolist())
         side = round(len(fields["a"][0]) ** 0.5)
@@ -85,7 +85,7 @@ def interval(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     parts = [("learned kernel", learned, 0.0, 0.25, "viridis"), ("exact G(x, y)", exact, 0.0, 0.25, "viridis")]
     parts.append(("difference", learned - exact, -most, most, "PuOr"))
     for axis, (title, values, low, high, colours) in zip(axes, parts, strict=False):
-        _bar(figure, _image(figure, axis, values.reshape(-1), title, low, high, colours), axis)
+        _bar(figure, _image(axis, values.reshape(-1), title, low, high, colours), axis)
         axis.set(xlabel="x", ylabel="y")
     for i, place in enumerate((0.25, 0.5, 0.75)):
         row = int(np.abs(x - place).argmin())
