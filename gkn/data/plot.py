@@ -96,14 +96,14 @@ def show_answers(rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor]], out
 
 
 def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -> None:
-    """Draw training loss and test error over epochs."""
+    """Draw training loss and validation error over epochs."""
     figure, axis = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
     axis.semilogy(
         [each["epoch"] for each in metrics], [each["loss"] for each in metrics], color="#1f4e79", label="training loss"
     )
-    tested = [(each["epoch"], each["test"]) for each in metrics if each["test"] is not None]
+    tested = [(each["epoch"], each["validation"]) for each in metrics if each["validation"] is not None]
     if tested:
-        axis.semilogy(*zip(*tested, strict=True), "o-", color="#d95f02", markersize=4, label="test error")
+        axis.semilogy(*zip(*tested, strict=True), "o-", color="#d95f02", markersize=4, label="validation error")
     axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axis.set_xlabel("epoch")
     axis.set_ylabel("relative l2")

@@ -62,19 +62,20 @@ class Domain(ABC):
         return float(self.weights.sum())
 
     @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        """Lowest and highest corner (d,) of the bounding box."""
+        return self.points.amin(0), self.points.amax(0)
+
+    @property
     def scale(self) -> float:
         """Unit of length of the domain: the longest side of its bounding box."""
-        return float((self.points.amax(0) - self.points.amin(0)).max())
+        low, high = self.box
+        return float((high - low).max())
 
     @property
     def spacing(self) -> float:
         """Typical distance between neighbouring points."""
         return float((self.measure / len(self)) ** (1 / self.dim))
-
-    @property
-    def uneven(self) -> bool:
-        """True if norms must be quadratures: the points are no regular grid and their weights differ."""
-        return self.shape is None and bool((self.weights != self.weights[0]).any())
 
     def describe(self) -> str:
         """Return a few words for messages, such as "a mesh of 961 points"."""

@@ -58,8 +58,8 @@ class Grid(Domain):
         return 1.0
 
     @property
-    def scale(self) -> float:
-        return 1.0
+    def box(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros(self.dim, dtype=torch.float64), torch.ones(self.dim, dtype=torch.float64)
 
     @cached_property
     def axis(self) -> Float[Tensor, " s"]:
