@@ -150,7 +150,7 @@ def test_whatever_the_network_was_born_with_is_what_a_rerun_begins_with(tmp_path
 def test_a_damaged_best_does_not_stop_a_run_that_is_done(tmp_path):
     errors, said = iter([0.5, 0.2, 0.4, 0.3, 0.25]), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 2), next(errors), dtype=torch.float64))
+        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 1), next(errors), dtype=torch.float64))
         tiny.run(tmp_path / "run")
     (best,) = (tmp_path / "run/checkpoints").glob("step-00000016-*")
     best.write_bytes(best.read_bytes()[:-1] + b"x")
@@ -551,7 +551,7 @@ def test_two_ranks_are_one_process(tmp_path):
     for mine, other in zip(*logs, strict=True):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-11)
         assert (mine["validation"] is None) == (other["validation"] is None)
-        assert mine["test"] is None or mine["test"] == pytest.approx(other["test"], rel=1e-9)
+        assert mine["validation"] is None or mine["validation"] == pytest.approx(other["validation"], rel=1e-9)
 
 
 @pytest.mark.slow
@@ -718,7 +718,7 @@ def test_reports_and_metrics(tmp_path):
     tiny.run(tmp_path / "run", report=seen.append, tensorboard=True)
     assert [now.step for now in seen] == [*range(1, tiny.STEPS + 1)]
     assert {now.steps for now in seen} == {tiny.STEPS}
-    assert seen[-1].test is not None
+    assert seen[-1].validation is not None
     assert all(now.edges_per_second > 0 and now.seconds_left >= 0 and math.isfinite(now.loss) for now in seen)
     assert [*(tmp_path / "run/tensorboard").iterdir()]
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -729,7 +729,7 @@ def test_reports_and_metrics(tmp_path):
 def test_the_best_is_exported_if_it_is_not_the_last(tmp_path):
     errors = iter([0.5, 0.2, 0.4, 0.3, 0.25])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 2), next(errors), dtype=torch.float64))
+        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 1), next(errors), dtype=torch.float64))
         tiny.run(tmp_path / "run")
     best, last = load(tmp_path / "run", best=True), load(tmp_path / "run")
     assert (best.about["metrics"]["epoch"], best.about["metrics"]["validation"]) == (4, 0.2)

@@ -25,9 +25,8 @@ def load(
     if not (folder / RUN).is_file():
         return Operator.load(folder, device=device, dtype=dtype)
     if (folder / OPERATOR).is_dir():
-        return Operator.load(
-            folder / BEST if best and (folder / BEST).is_dir() else folder / OPERATOR, device=device, dtype=dtype
-        )
+        where = folder / BEST if best and (folder / BEST).is_dir() else folder / OPERATOR
+        return Operator.load(where, device=device, dtype=dtype)
     newest, _ = Checkpoints(folder / STEPS).newest()
     if not best or newest is None:
         step = 0 if newest is None else newest.step
