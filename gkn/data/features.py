@@ -119,7 +119,7 @@ class Features:
 
     def json(self) -> dict[str, Any]:
         names = {name: [*getattr(self, name)] for name in ("given", "inputs", "outputs")}
-        entries = {**names, "smoothed": [[*each] for each in self.smoothed], "units": dict(self.units)}
+        entries: dict[str, Any] = {**names, "smoothed": [[*each] for each in self.smoothed], "units": dict(self.units)}
         if self.geometry:
             entries["geometry"] = True
         if self.groups:

@@ -94,10 +94,10 @@ class Manifest:
     def json(self) -> dict[str, Any]:
         shards = [vars(shard) for shard in self.shards]
         entries = {("recipe" if name == "origin" else name): value for name, value in vars(self).items()}
-        lists = {"inputs": [*self.inputs], "outputs": [*self.outputs], "shards": shards}
+        lists: dict[str, Any] = {"inputs": [*self.inputs], "outputs": [*self.outputs], "shards": shards}
         del entries["groups"], entries["parameters"]  # written only if there are any, so that older datasets keep their hash
         if self.groups:
-            lists["groups"] = {name: [*parts] for name, parts in self.groups.items()}  # type: ignore[assignment]
+            lists["groups"] = {name: [*parts] for name, parts in self.groups.items()}
         if self.parameters:
             lists["parameters"] = [*self.parameters]
         return {"schema": SCHEMA, **entries, **lists}

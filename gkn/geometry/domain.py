@@ -184,9 +184,9 @@ class Domain(ABC):
         """Split the points into parts of at most m; yield the indices of each."""
         yield from torch.randperm(len(self), generator=rng).split(m)
 
-    def weighed(self) -> Domain:
-        """Return the domain with quadrature weights computed from its points, if it came without."""
-        return self
+    def general_arrays(self) -> dict[str, Tensor]:
+        """Return arrays with the same names for all domains of this kind, so that different ones can be stored together."""
+        return self.arrays()
 
     # --- export and plotting
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from gkn.study.page import Page
+from gkn.system.page import Page
 from gkn.system.files import make_folder, write
 
 

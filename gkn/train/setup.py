@@ -238,7 +238,7 @@ def _smoothed(
     return datasets, validation
 
 
-def _kind(given: type[Model] | str | Model | None) -> type[Model]:
+def _kind(given: type[Model] | str | Model | Operator | None) -> type[Model]:
     if given is None:
         return NearFar
     if isinstance(given, str):
