@@ -27,9 +27,9 @@ from gkn.operator.evaluate import Errors, relative_l2
 from gkn.operator.operator import Operator
 from gkn.operator.saved import METRICS, OPERATOR, load
 from gkn.operator.ways import Exact, Partition, Support, Test
-from gkn.system.page import Page
 from gkn.system.files import canonical, sha256, write
 from gkn.system.machine import versions
+from gkn.system.page import Page
 from gkn.train.fit import fit
 
 # Small enough for two cores and a few minutes. Of the NearFars tried that train within the time, this one has the least error

@@ -5,11 +5,11 @@ The cost is linear in the number of points if balls have a fixed number of point
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,11 @@ class NearFar(Model):
     settings = ("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks")
     form = 3  # 2: SiLU in kappa, attention queries and keys normalised; 3: parameters renamed
     at_queries = True
+    sizes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "small": {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (16, 8)},
+        "medium": {"width": 64, "blocks": 5, "slices": 32, "head": 16, "kernel": (32, 8)},
+        "large": {"width": 128, "blocks": 8, "slices": 64, "head": 16, "kernel": (32, 8)},
+    }
     radius: float
 
     def __init__(

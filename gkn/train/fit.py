@@ -18,6 +18,7 @@ from gkn.operator.operator import Operator
 from gkn.operator.ways import Test
 from gkn.system.checks import device_named
 from gkn.system.files import locked
+from gkn.train.estimate import announcement
 from gkn.train.loop import LoopOptions, Trainer
 from gkn.train.progress import Report
 from gkn.train.ranks import join, signals
@@ -32,6 +33,7 @@ def fit(
     rule: Rule | Sequence[Rule] | None = None,
     recipe: str | Recipe | None = None,
     *,
+    size: str | None = None,
     settings: Mapping[str, Any] | None = None,
     smoothing: Mapping[str, float] | None = None,
     geometry: bool | None = None,
@@ -49,6 +51,7 @@ def fit(
     timeout: float = 60.0,
     report: Report | None = None,
     warn: Callable[[str], None] | None = None,
+    announce: Callable[[str], None] | None = None,
     tensorboard: bool = False,
     capture: bool = True,
     **changes: Any,
@@ -62,6 +65,7 @@ def fit(
                  of it is trained further, with its fields, frame and normalisers
     rule         how points become graphs; of several datasets each may have its own, the operator has the first
     recipe       a name or a `Recipe`; `changes` to it by keyword, e.g. epochs=100
+    size         of a model given by name or class: small, medium or large; by default small on a CPU, large on a GPU
     settings     of a model given by name or class: arguments of its constructor, e.g. {"width": 64}
     smoothing    for such a model: widths of Gaussians for inputs that are also given smoothed, e.g. {"a": 0.03}
     geometry     for such a model: features of the geometry are inputs; by default if the samples' domains differ
@@ -80,17 +84,20 @@ def fit(
     timeout      seconds after which a silent rank ends the run; must exceed the longest step and test evaluation
     report       called with a `Status` after every step; by default a bar is shown if the output is a terminal
     warn         called with warnings; by default `warnings.warn`
+    announce     called before training with a sentence about the model, the number of steps and the time they will take
     tensorboard  also write for TensorBoard, into the run's folder
     capture      on a GPU, compile, record and replay steps of models that allow it
     """
     if rng is not None:
         changes["seed"] = int(torch.randint(2**62, (), generator=rng))
     folder = None if out is None else Path(out)
-    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, geometry, weighted, validation, how, units)
+    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, geometry, weighted, validation, how, units, size)
     device = device_named(str(device))
     setup = set_up(dataset, chosen, device, folder)
     tell = warn or (lambda text: warnings.warn(text, stacklevel=3))
     options = LoopOptions(evaluate_every or max(1, setup.recipe.epochs // 20), report, capture, dict(about or {}), tell)
+    if announce is not None:
+        announce(announcement(setup, device))
     with products(setup.recipe.precision), signals(folder is not None) as stop:
         fabric = join(device, setup.recipe.precision, timeout)
         if folder is None:

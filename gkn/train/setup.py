@@ -32,6 +32,7 @@ class Choices:
 
     model       a model; or its name or class, which is then built for the data; None: NearFar. Or an operator to go on from
     settings    of a model that is built: arguments of its constructor
+    size        of a model that is built: small, medium or large; by default small on a CPU, large on a GPU
     rule        a rule, or one for each dataset
     recipe      a recipe or its name
     changes     entries of the recipe that differ
@@ -56,6 +57,7 @@ class Choices:
     validation: Dataset | int | None = None
     how: Test | None = None
     units: Mapping[str, str] | None = None
+    size: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,7 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     if given is None and choices.smoothing is None:
         datasets, validation = _smoothed(datasets, validation, suggested.smoothing)
     _check_fields(datasets, validation)
-    model = given or _built(kind, datasets[0], _settings(kind, choices, suggested), recipe)
+    model = given or _built(kind, datasets[0], _settings(kind, choices, suggested, device), recipe)
     rules = _rules(choices.rule, suggested, model, len(datasets))
     _check(model, datasets, rules, validation)
     weighted = suggested.weighted if choices.weighted is None else choices.weighted
@@ -269,13 +271,17 @@ def _recipe(choices: Choices, suggested: Defaults, device: str, out: Path | None
     return replace(chosen, precision=precision)
 
 
-def _settings(kind: type[Model], choices: Choices, suggested: Defaults) -> dict[str, Any]:
+def _settings(kind: type[Model], choices: Choices, suggested: Defaults, device: str) -> dict[str, Any]:
     """Return the settings of a model that is built. Its radius is that of the rule, if one was chosen."""
     rules = [] if choices.rule is None else _listed(choices.rule, 1)
     radius = {"radius": rules[0].r} if rules and "radius" in kind.settings else {}
     unsmoothed = choices.smoothing is not None and suggested.smoothing  # the suggested features do not exist then
     features = {"features": None} if unsmoothed and "features" in suggested.settings else {}
-    return {**suggested.settings, **features, **radius, **choices.settings}
+    size = choices.size or ("large" if device.startswith("cuda") else "small")
+    if choices.size is not None and size not in kind.sizes:
+        known = ", ".join(kind.sizes) or "no sizes: use settings"
+        raise ValueError(f"{kind.__name__} of size {size!r}; it has {known}")
+    return {**kind.sizes.get(size, {}), **suggested.settings, **features, **radius, **choices.settings}
 
 
 def _built(kind: type[Model], dataset: Dataset, settings: Mapping[str, Any], recipe: Recipe) -> Model:
