@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gkn.data.readers.cells import SHAPES, RawMesh, agrees, content_of, grid_or_cloud, numbers
+from gkn.data.readers.cells import SHAPES, RawMesh, agrees, content_of, grid_or_cloud, numbers, without_constant_axes
 from gkn.data.readers.format import Array, Content, Nodes, ReadOptions, UnreadableFile
 from gkn.geometry.domain import Domain
 from gkn.geometry.grid import Grid
@@ -109,6 +109,12 @@ def plain(path: Path, arrays: Mapping[str, Array], options: ReadOptions) -> Cont
     K, several = points.shape[-2], len(points) if points.ndim == 3 else None
     fields, parameters, n = _told_apart(path, {k: v for k, v in given.items() if not is_geometry(k)}, K, several)
     notes: list[str] = []
+    if any(name.startswith("cells") and is_geometry(name) for name in given):
+        flat_points, dropped = without_constant_axes(path, points.reshape(-1, points.shape[-1]), 0, notes)
+        points = flat_points.reshape(*points.shape[:-1], -1)
+        if dropped is not None:
+            across = [name for name, v in fields.items() if v.ndim == 3 and v.shape[2] == 3 and not v[..., dropped].any()]
+            fields |= {name: np.delete(fields[name], dropped, 2) for name in across}
     if several is None:
         domain, kept = _domain(path, points, given, options, notes)
         flat: dict[str, Any] = {name: torch.from_numpy(np.ascontiguousarray(v))[:, kept] for name, v in fields.items()}
@@ -188,17 +194,13 @@ def _domain(
     if "grid_counts" in arrays:
         stored = {name.removeprefix("grid_"): torch.from_numpy(np.asarray(arrays[name])) for name in _GRID}
         grid = Grid.from_arrays(stored, {})
-        if not torch.equal(grid.points, torch.from_numpy(points)):
+        if len(grid) != count or not torch.equal(grid.points, torch.from_numpy(points)):
             raise UnreadableFile(f"{path}: points are not those of its grid; leave out the arrays {', '.join(_GRID)}")
         return grid, torch.arange(count)
     if not blocks:
         return grid_or_cloud(torch.from_numpy(np.ascontiguousarray(points)), given), torch.arange(count)
     number = {"number": np.arange(count)}
     content = content_of(path, RawMesh(points, blocks, number), options)
-    if content.domain_of(0).dim != dim:
-        raise UnreadableFile(
-            f"{path}: points in {dim} dimensions that do not vary along all of them; leave that coordinate out"
-        )
     notes += content.notes
     domain, kept = content.domain_of(0), content.fields["number"][0].long()
     if given and not agrees(domain, {name: values[kept] for name, values in given.items()}):

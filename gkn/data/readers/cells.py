@@ -107,7 +107,7 @@ def content_of(path: Path, raw: RawMesh, options: ReadOptions) -> Content:
     blocks = [_checked(path, kind, np.asarray(corners), len(points)) for kind, corners in raw.cells]
     dims = [0 if kind == "vertex" else SHAPES[kind][1] for kind, _ in blocks]
     top = max(dims, default=0)
-    points, dropped = _without_constant_axes(path, points, top, notes)
+    points, dropped = without_constant_axes(path, points, top, notes)
     fields = {
         name: _columns(path, name, np.asarray(values), len(points), dropped)
         for name, values in raw.point_data.items()
@@ -194,7 +194,7 @@ def _checked(path: Path, kind: str, corners: Array, points: int) -> tuple[str, A
     return kind, np.ascontiguousarray(corners, dtype=np.int64)
 
 
-def _without_constant_axes(path: Path, points: Array, top: int, notes: list[str]) -> tuple[Array, int | None]:
+def without_constant_axes(path: Path, points: Array, top: int, notes: list[str]) -> tuple[Array, int | None]:
     """Return points without the axes on which they do not vary, and the axis that vectors lose with it.
 
     Surfaces in space keep their three coordinates.
