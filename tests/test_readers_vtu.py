@@ -55,7 +55,7 @@ def test_dropped_axis_is_the_constant_one(tmp_path):
 
 
 def test_surfaces_keep_three_coordinates(tmp_path):
-    roof = SQUARE + [[0, 0, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]]
+    roof = SQUARE + np.array([[0, 0, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]])
     write(tmp_path / "x.vtu", roof, point_data={"u": roof[:, 0]})
     content = read(tmp_path / "x.vtu")
     assert content.domain.dim == 3
@@ -224,7 +224,7 @@ def test_encodings(how, header, order, compressor, tmp_path):
 
 def test_all_pieces_are_read(tmp_path):
     """Two squares side by side share an edge; the two copies of a piece are one mesh twice, which is refused."""
-    one, two = ((SQUARE + [i, 0, 0], TWO, {"u": SQUARE[:, 0] + i}) for i in (0, 1))
+    one, two = ((SQUARE + np.array([i, 0, 0]), TWO, {"u": SQUARE[:, 0] + i}) for i in (0, 1))
     parts = [vtu(each).decode().split("<FieldData></FieldData>")[1].split("</UnstructuredGrid>")[0] for each in (one, two)]
     whole = vtu(one).decode()
     (tmp_path / "x.vtu").write_text(whole.replace(parts[0], "".join(parts)))

@@ -135,10 +135,6 @@ def _told_apart(
         if array.size == 1 and K > 1:
             rest[name] = array.reshape(-1)
         elif array.ndim == 1 and shape[0] == K:
-            if n == K:
-                raise UnreadableFile(
-                    f"{path}: {name} of shape {shape} may be a field or {K} parameters: write it as (1, K) or (n, 1)"
-                )
             fields[name] = array[None]
         elif array.ndim == 2 and shape[1] == K and not (shape[0] == K and K <= 9):
             fields[name] = array
@@ -159,15 +155,14 @@ def _told_apart(
             )
     fields = {name: v[..., 0] if v.ndim == 3 and v.shape[2] == 1 else v for name, v in fields.items()}
     counts = {name: len(rows) for name, rows in fields.items()} | ({} if n is None else {"points": n})
+    unclear = next((name for name, array in arrays.items() if array.shape == (K,)), None)
+    if unclear is not None and K > 1 and K in counts.values():
+        raise UnreadableFile(
+            f"{path}: {unclear} of shape ({K},) may be a field or {K} parameters: write it as (1, {K}) or ({K}, 1)"
+        )
     if len({*counts.values()}) > 1:
         raise UnreadableFile(f"{path}: the fields have different numbers of samples: {counts}")
     count = next(iter(counts.values()), max((len(v) for v in rest.values()), default=1))
-    if count == K and count > 1:
-        unclear = next((name for name, array in arrays.items() if array.shape == (K,)), None)
-        if unclear is not None:
-            raise UnreadableFile(
-                f"{path}: {unclear} of shape ({K},) may be a field or {K} parameters: write it as (1, K) or (n, 1)"
-            )
     for name, array in rest.items():
         if len(array) not in (1, count):
             raise UnreadableFile(

@@ -31,7 +31,7 @@ def read_mat(path: Path, options: ReadOptions) -> Content:
         return _green(path, arrays, notes)
     if not arrays:
         raise UnreadableFile(f"{path}: no arrays of numbers in it")
-    content = plain(path, {name: array.reshape(-1)[0] if array.size == 1 else array for name, array in arrays.items()}, options)
+    content = plain(path, {name: array.reshape(()) if array.size == 1 else array for name, array in arrays.items()}, options)
     return Content(**{**vars(content), "notes": (*content.notes, *notes)})
 
 

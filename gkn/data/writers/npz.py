@@ -28,6 +28,8 @@ def npz_image(
     else:
         geometry |= {name: array.numpy() for name, array in domain.arrays().items()}
     numbers = {name: np.asarray(float(value)) for name, value in parameters.items()}
+    # As many components as points could be taken for samples: an axis in front makes the number of samples 1.
+    fields = {name: array[None] if array.shape == (len(domain), len(domain)) else array for name, array in fields.items()}
     file = io.BytesIO()
     # numpy's savez would take some field names for its own arguments
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
