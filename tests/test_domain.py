@@ -105,13 +105,13 @@ SQUARE = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]], dtype=to
 @pytest.mark.parametrize(
     ("points", "cells", "message"),
     [
-        (SQUARE, [[0, 1, 2], [0, 3, 2]], "1 of 2 cells are inverted or flat, the first is cell 1"),
+        (SQUARE, [[0, 1, 2], [0, 2, 3], [1, 1, 3]], "1 of 3 cells are flat or not finite, the first is cell 2 with measure 0"),
         (SQUARE, [[0, 1, 2]], "1 of 4 points belong to no cell, the first is point 3"),
         (SQUARE, [[0, 1, 4]], "name points 0 to 4, there are only 0 to 3"),
-        (SQUARE, [[0, 1, 1], [0, 1, 2], [0, 2, 3]], "inverted or flat"),
-        (SQUARE * 1e200, [[0, 1, 2], [0, 2, 3]], "inverted or flat"),
+        (SQUARE, [[0, 1, 1], [0, 1, 2], [0, 2, 3]], "flat or not finite"),
+        (SQUARE * 1e200, [[0, 1, 2], [0, 2, 3]], "flat or not finite"),
         (SQUARE * float("nan"), [[0, 1, 2], [0, 2, 3]], "must be finite"),
-        (SQUARE[:3], torch.empty(0, 3, dtype=torch.long), "at least one triangle"),
+        (SQUARE[:3], torch.empty(0, 3, dtype=torch.long), "needed at least one cell, as"),
     ],
 )
 def test_broken_meshes_are_refused(points, cells, message):
@@ -149,7 +149,7 @@ def test_holes_must_lie_inside_and_apart():
 
 def test_cloud(rng):
     cloud = Cloud(torch.rand(7, 3, generator=rng, dtype=torch.float64))
-    assert float(cloud.weights.sum()) == pytest.approx(1, abs=1e-15)
+    assert float(cloud.weights.min()) > 0
     assert not cloud.boundary.any()
     assert cloud.dim == 3
     with pytest.raises(ValueError, match="weight 1 is negative"):
@@ -198,23 +198,3 @@ def test_points_are_found_in_their_cells(rng):
     assert torch.equal(found, cell)
     torch.testing.assert_close(where, share)
     assert mesh.locate(torch.tensor([[0.9, 0.9]], dtype=torch.float64))[0].tolist() == [-1]
-
-
-@pytest.mark.parametrize("dim", [1, 2, 3])
-def test_points_of_a_cloud_with_weights_of_their_own(rng, dim):
-    """They add up to the measure of the hull, and integrate what is linear exactly."""
-    corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * dim).reshape(-1, dim).double()
-    x = torch.cat([corners, torch.rand(200, dim, generator=rng, dtype=torch.float64)])
-    weights = Cloud(x, boundary=x[:, 0] == 0).weighed().weights
-    assert float(weights.min()) >= 0
-    assert float(weights.sum()) == pytest.approx(1)
-    assert float(weights @ (1 + 2 * x[:, 0])) == pytest.approx(2)
-    dense = Cloud(torch.cat([x, 0.1 * torch.rand(500, dim, generator=rng, dtype=torch.float64)])).weighed()
-    assert float(dense.weights @ dense.points[:, 0]) == pytest.approx(0.5, abs=0.02)  # equal ones would say 0.2
-
-
-def test_points_that_fill_nothing_stay_as_they_are():
-    line = Cloud(torch.linspace(0, 1, 5, dtype=torch.float64)[:, None].expand(-1, 2))
-    assert line.weighed() is line
-    one = Cloud(torch.zeros(1, 1).double())
-    assert one.weighed() is one

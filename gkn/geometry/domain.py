@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
@@ -32,6 +33,7 @@ class Domain(ABC):
         boundary   (K,), bool: True for points on the boundary of D
         cells      (C, corners) indices of points, or None if the domain has no cells
         shape      points along each axis if the points are a regular grid in C order, else None
+        periods    (d,) period of each axis, inf for an axis that is not periodic; None if no axis is
     """
 
     kind: ClassVar[str]
@@ -39,6 +41,7 @@ class Domain(ABC):
     weights: Tensor
     boundary: Tensor
     cells: Tensor | None = None
+    periods: Tensor | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -57,6 +60,11 @@ class Domain(ABC):
         return None
 
     @property
+    def measure_dim(self) -> int:
+        """Dimension of D itself: that of its points, but 2 for a surface and 1 for a curve."""
+        return self.dim
+
+    @property
     def measure(self) -> float:
         """Length, area or volume of D."""
         return float(self.weights.sum())
@@ -69,7 +77,7 @@ class Domain(ABC):
     @property
     def spacing(self) -> float:
         """Typical distance between neighbouring points."""
-        return float((self.measure / len(self)) ** (1 / self.dim))
+        return float((self.measure / len(self)) ** (1 / self.measure_dim))
 
     @property
     def uneven(self) -> bool:
@@ -101,6 +109,47 @@ class Domain(ABC):
         if type(self) is not type(other) or self.numbers() != other.numbers() or ours.keys() != theirs.keys():
             return False
         return all(torch.equal(array, theirs[name]) for name, array in ours.items())
+
+    # --- geometry
+
+    def mapped(self, shift: Tensor, scale: float) -> Domain:
+        """Return the same domain with points (x - shift) / scale, and weights to match."""
+        from gkn.geometry.cloud import Cloud
+
+        if is_identity(shift, scale):
+            return self
+        points, weights = map_points(self.points, shift, scale), self.weights / power(scale, self.measure_dim)
+        arrays = self.arrays()
+        if "points" not in arrays:
+            return Cloud(points, weights, self.boundary)
+        new = {**arrays, "points": points} | ({"weights": weights} if "weights" in arrays else {})
+        return type(self).from_arrays(new, self.numbers())
+
+    def distance(self, at: Tensor | None = None) -> tuple[Float[Tensor, " P"], Float[Tensor, "P d"]] | None:
+        """Return the distance of points (P, d) to the boundary, and the unit direction to the nearest point of the boundary.
+
+        The default points are those of the domain. On the boundary the distance is 0 and the direction is the outward normal.
+        The result is None if the domain has no boundary. By default the boundary consists of the flagged points.
+        """
+        from gkn.geometry.boundary import distance_to_points
+
+        if not self.boundary.any():
+            return None
+        return distance_to_points(self.points, self.boundary, self.query(at, "distance"))
+
+    def normals(self) -> Float[Tensor, "K 3"] | None:
+        """Return unit normals at the points of a surface; None for any other domain."""
+        return None
+
+    def query(self, at: Tensor | None, name: str) -> Float[Tensor, "P d"]:
+        """Return points (P, d) as float64, the domain's own by default; raise an error if they do not fit it."""
+        if at is None:
+            return self.points
+        at = real(at, "points")
+        if at.ndim != 2 or at.shape[1] != self.dim:
+            raise ValueError(f"{name}: points of shape {tuple(at.shape)}; needed (P, {self.dim})")
+        check_finite(at, f"{name}: points")
+        return at
 
     # --- functions on the domain
 
@@ -141,14 +190,31 @@ class Domain(ABC):
     # --- export and plotting
 
     def cell_blocks(self) -> list[tuple[str, NDArray[Any]]]:
-        """Return (type, corners) for each type of cell: vertex, line, triangle or quad. By default every point is a vertex."""
+        """Return (type, corners) for each type of cell, by its meshio name. By default every point is a vertex."""
         return [("vertex", np.arange(len(self))[:, None])]
 
     def draw(self, axis: Any, function: NDArray[Any], **style: Any) -> Any:
         """Draw a function (K,) into a matplotlib axis, for dimensions 2 and 3. By default one dot per point."""
-        x, y = self.points[:, 0].numpy(), self.points[:, 1].numpy()
-        axis.margins(0.02)
-        return axis.scatter(x, y, c=function, s=max(1.0, 20000 / len(self)), linewidths=0, **style)
+        from gkn.geometry.draw import draw_points
+
+        return draw_points(axis, self, function, **style)
+
+
+def is_identity(shift: Tensor, scale: float) -> bool:
+    """True if mapping by this shift and scale changes nothing. Raise an error if the scale is no positive number."""
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"mapped(scale={scale}): the scale must be a finite number > 0")
+    return scale == 1 and not bool(torch.as_tensor(shift).any())
+
+
+def map_points(points: Tensor, shift: Tensor, scale: float) -> Tensor:
+    """Return (x - shift) / scale."""
+    return (points - torch.as_tensor(shift, dtype=torch.float64)) / scale
+
+
+def power(x: float, n: int) -> float:
+    """Return x^n as a product, which is exact for powers of two."""
+    return math.prod([x] * n)
 
 
 def values(domain: Domain, data: Data, name: str) -> Float[Tensor, "*batch K"]:

@@ -128,7 +128,7 @@ class Series:
 
     def __call__(self, where: Domain | Float[Tensor, "P d"]) -> Float[Tensor, "n P"]:
         field = self.field
-        if isinstance(where, Grid) and (field.lower, field.upper) == (0.0, 1.0):
+        if isinstance(where, Grid) and where.unit and (field.lower, field.upper) == (0.0, 1.0):
             if where.dim != field.dim:
                 raise ValueError(f"a field of dimension {field.dim} was asked for on a grid of dimension {where.dim}")
             return self._on_grid(where)

@@ -46,15 +46,7 @@ def smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, T
 
 def _grid_smoother(grid: Grid, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Return the smoother of a grid: the Gaussian is a product, so the sum is one matrix product per axis."""
-    x = grid.axis
-    weight = torch.full_like(x, grid.spacing)
-    weight[[0, -1]] /= 2
-    difference = x[:, None] - x
-    near = difference.abs() <= _REACH * width
-    kernel = torch.where(near, torch.exp(-((difference / width) ** 2) / 2) * weight, 0.0)
-    kernel = kernel / kernel.sum(1, keepdim=True)  # the denominator is a product too
-    slope = -difference / width**2 * kernel
-    slope = slope - slope.sum(1, keepdim=True) * kernel  # the quotient rule
+    kernels, slopes = zip(*(_axis_matrices(grid, axis, width) for axis in range(grid.dim)), strict=True)
 
     def apply(a: Tensor) -> tuple[Tensor, Tensor]:
         values = a.reshape(*a.shape[:-1], *grid.shape)
@@ -65,10 +57,23 @@ def _grid_smoother(grid: Grid, width: float) -> Callable[[Tensor], tuple[Tensor,
                 out = torch.tensordot(out, matrix.to(a), dims=([-grid.dim], [1]))
             return out.reshape(a.shape)
 
-        gradient = [product([slope if i == axis else kernel for i in range(grid.dim)]) for axis in range(grid.dim)]
-        return product([kernel] * grid.dim), torch.stack(gradient, -1)
+        gradient = [product([slopes[i] if i == axis else kernels[i] for i in range(grid.dim)]) for axis in range(grid.dim)]
+        return product([*kernels]), torch.stack(gradient, -1)
 
     return apply
+
+
+def _axis_matrices(grid: Grid, axis: int, width: float) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
+    """Return the matrices of one axis that smooth, and that take the derivative of the smoothed function."""
+    x = grid.axes[axis]
+    difference = x[:, None] - x
+    if grid.periodic[axis]:
+        difference = difference - grid.sides[axis] * (difference / grid.sides[axis]).round()
+    near = difference.abs() <= _REACH * width
+    kernel = torch.where(near, torch.exp(-((difference / width) ** 2) / 2) * grid.axis_weights[axis], 0.0)
+    kernel = kernel / kernel.sum(1, keepdim=True)  # the denominator is a product too
+    slope = -difference / width**2 * kernel
+    return kernel, slope - slope.sum(1, keepdim=True) * kernel  # the quotient rule
 
 
 def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

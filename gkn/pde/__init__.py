@@ -41,6 +41,7 @@ def solve_darcy(
 
     The solution is float64 for inputs of any type.
     """
+    _check(domain, "solve_darcy")
     if isinstance(domain, Grid):
         if per == "cell":
             raise ValueError("solve_darcy(per='cell'): on a grid the coefficient is given per node")
@@ -58,6 +59,7 @@ def darcy_residual(
     The norm is dual to the energy norm, in which rounding errors of u stay small: on grids that of H^-1, by the fast Poisson
     solver; on meshes the residual is scaled by the diagonal of the stiffness matrix.
     """
+    _check(domain, "darcy_residual")
     if isinstance(domain, Grid):
         return fd.residual(domain, a, u, f)
     if isinstance(domain, Mesh):
@@ -66,5 +68,15 @@ def darcy_residual(
 
 
 def is_discretised(domain: Domain) -> bool:
-    """True if equations can be solved on the domain: it is a grid or has cells."""
-    return isinstance(domain, Grid | Mesh)
+    """True if equations can be solved on the domain: it is a unit grid, or a mesh of triangles in the plane."""
+    if isinstance(domain, Grid):
+        return domain.unit
+    return isinstance(domain, Mesh) and domain.dim == 2 and [*domain.blocks] == ["triangle"]
+
+
+def _check(domain: Domain, name: str) -> None:
+    if isinstance(domain, Grid) and not is_discretised(domain):
+        raise ValueError(f"{name}: {domain!r} is not the unit grid; give Grid(size, dim), the vertices of [0,1]^dim")
+    if isinstance(domain, Mesh) and not is_discretised(domain):
+        kinds = ", ".join(domain.blocks)
+        raise ValueError(f"{name}: a mesh of {kinds} cells in dimension {domain.dim}; give a mesh of triangles in the plane")
