@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +20,7 @@ from gkn.geometry.boundary import distance_to_box
 from gkn.geometry.domain import Domain, is_identity, map_points
 from gkn.system.checks import check_inside
 
-Nodes = Literal["vertices", "centres", "left"]
-NODES: tuple[Nodes, ...] = ("vertices", "centres", "left")
+NODES = ("vertices", "centres", "left")
 T = TypeVar("T")
 
 _SQUARE = ((0, 0), (1, 0), (1, 1), (0, 1))
@@ -51,7 +50,7 @@ class Grid(Domain):
     low: tuple[float, ...]
     high: tuple[float, ...]
     periodic: tuple[bool, ...]
-    nodes: Nodes
+    nodes: str
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Grid(Domain):
         low: float | Sequence[float] = 0.0,
         high: float | Sequence[float] = 1.0,
         periodic: bool | Sequence[bool] = False,
-        nodes: Nodes = "vertices",
+        nodes: str = "vertices",
     ) -> None:
         shape = tuple(operator.index(n) for n in (size if isinstance(size, Sequence) else [size] * operator.index(dim)))
         if len(shape) not in (1, 2, 3):

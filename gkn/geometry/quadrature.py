@@ -73,10 +73,13 @@ def _triangulated(x: Array) -> Array | None:
 
 
 def _balls(x: Array) -> Array:
-    """Return the volume of a ball with the mean distance to a few neighbours as radius, divided among them."""
+    """Return the volume of a ball about each point, from its mean distance to a few neighbours.
+
+    The factor makes the volume right on average for random points, where neighbour j is at a distance of about j^(1/d).
+    """
     count = min(2 * x.shape[1], len(x) - 1)
-    radius = _neighbours(x, count)
-    volumes: Array = _BALL[x.shape[1]] * np.prod([radius] * x.shape[1], 0) / count
+    radius = _neighbours(x, count) / float((np.arange(1, count + 1) ** (1 / x.shape[1])).mean())
+    volumes: Array = _BALL[x.shape[1]] * np.prod([radius] * x.shape[1], 0)
     return volumes
 
 

@@ -105,7 +105,7 @@ class Simplices:
                 part, near = part[open_], members[near[open_]]
                 corners = self.points[self.corners[near]]
                 there = closest(np.repeat(x[part], count, 0), corners.reshape(-1, *corners.shape[2:]))
-                there = there.reshape(len(part), count, -1)
+                there = there.reshape(len(part), count, corners.shape[2])
                 feet = (there[..., None] * corners).sum(2)
                 gaps = np.sqrt(((x[part][:, None] - feet) ** 2).sum(-1))
                 best = gaps.argmin(1)

@@ -1,107 +1,224 @@
-"""From arrays to domains and fields: values on a square without coordinates, or plain arrays with their points."""
+"""From arrays to domains and fields: values on a grid without coordinates, or named arrays with their points."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gkn.data.readers.format import Nodes, Part, UnreadableFile
-from gkn.geometry.cloud import Cloud
+from gkn.data.readers.cells import SHAPES, RawMesh, agrees, content_of, grid_or_cloud, numbers, without_constant_axes
+from gkn.data.readers.format import Array, Content, Nodes, ReadOptions, UnreadableFile
 from gkn.geometry.domain import Domain
 from gkn.geometry.grid import Grid
-from gkn.geometry.mesh import Mesh
 
-Array = NDArray[Any]
-GEOMETRY = ("points", "cells", "weights", "boundary")
+# Types of cells by the dimension of the points and the number of nodes, where these leave no choice.
+_KINDS = {
+    (1, 2): "line",
+    (1, 3): "line3",
+    (2, 3): "triangle",
+    (2, 4): "quad",
+    (2, 6): "triangle6",
+    (2, 7): "triangle7",
+    (2, 8): "quad8",
+    (2, 9): "quad9",
+    (3, 3): "triangle",
+    (3, 4): "tetra",
+    (3, 5): "pyramid",
+    (3, 8): "hexahedron",
+    (3, 10): "tetra10",
+    (3, 13): "pyramid13",
+    (3, 15): "wedge15",
+    (3, 20): "hexahedron20",
+    (3, 27): "hexahedron27",
+}
+
+# A grid that is not the unit one, as `save` writes it.
+_GRID = tuple(f"grid_{name}" for name in ("counts", "low", "high", "periodic", "nodes"))
 
 
-def on_square(path: Path, fields: Mapping[str, Array], nodes: Nodes) -> Part:
-    """Return fields (n, s, s), or (s, s) for one sample, on the unit square."""
-    fields = {name: array[None] if array.ndim == 2 else array for name, array in fields.items()}
+def is_geometry(name: str) -> bool:
+    """True for names of arrays that describe the domain."""
+    return name in ("points", "cells", "weights", "boundary", *_GRID) or name.removeprefix("cells_") in SHAPES
+
+
+def cells_name(kind: str, dim: int, blocks: int) -> str:
+    """Return the name of an array of cells of a type, in a file with this many types."""
+    plain_name = blocks == 1 and _KINDS.get((dim, SHAPES[kind][2])) == kind
+    return "cells" if plain_name else f"cells_{kind}"
+
+
+def grid_of(path: Path, counts: tuple[int, ...], options: ReadOptions, nodes: Nodes, periodic: bool = False) -> Grid:
+    """Return the grid of arrays without coordinates, with `counts` values along each axis."""
+    nodes, periodic, dim = options.nodes or nodes, periodic or options.periodic, len(counts)
+    if nodes == "vertices" and not periodic and options.box is None and len({*counts}) == 1:
+        return Grid(counts[0], dim)
+    box: dict[str, Any] = {}
+    if options.box is not None:
+        box = {"low": tuple(options.box[0]), "high": tuple(options.box[1])}
+        if any(len(corner) != dim for corner in box.values()):
+            raise UnreadableFile(f"{path}: arrays of {dim} dimensions in a box with corners {options.box}")
+    return Grid(counts, dim, periodic=periodic, nodes=nodes, **box)  # type: ignore[call-arg, arg-type]
+
+
+def on_grid(path: Path, arrays: Mapping[str, Array], options: ReadOptions, nodes: Nodes = "vertices", **more: Any) -> Content:
+    """Return arrays (n, s1, ..., sd) as fields on a grid; arrays (n,) and single numbers are parameters."""
+    fields = {name: array for name, array in arrays.items() if array.ndim > 1}
     shapes = {name: array.shape for name, array in fields.items()}
-    shape = next(iter(shapes.values()))
-    if len({*shapes.values()}) != 1 or len(shape) != 3 or len({*shape[1:]}) != 1 or shape[1] < 2:
-        raise UnreadableFile(f"{path}: fields of shapes {shapes}; needed (n, s, s), the same for all")
-    grid = Grid(shape[1])
+    shape = next(iter(shapes.values()), ())
+    if len({*shapes.values()}) != 1 or not 2 <= len(shape) <= 4 or min(shape[1:]) < 2 or not shape[0]:
+        raise UnreadableFile(f"{path}: fields of shapes {shapes}; needed (n, s), (n, s, s) or (n, s, s, s), the same for all")
     flat = {name: torch.from_numpy(np.ascontiguousarray(array)).reshape(len(array), -1) for name, array in fields.items()}
-    if nodes == "vertices":
-        return grid, flat
-    centres = (grid.points * (grid.size - 1) + 0.5) / grid.size
-    return Cloud(centres), flat
+    parameters = {name: _parameter(path, name, array, shape[0]) for name, array in arrays.items() if array.ndim <= 1}
+    return Content(grid_of(path, shape[1:], options, nodes), flat, parameters, **more)
 
 
-def numbers(path: Path, name: str, array: Array) -> Array:
-    """Return real numbers in a type that a dataset holds."""
-    if array.dtype.kind == "f":
-        native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        return native if array.dtype.itemsize in (4, 8) else array.astype(np.float64)
-    if array.dtype.kind in "iub":
-        return array.astype(np.float64)
-    raise UnreadableFile(f"{path}: {name} holds {array.dtype}, not real numbers")
+def _parameter(path: Path, name: str, array: Array, n: int) -> Tensor:
+    values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).reshape(-1)
+    if len(values) == 1:
+        return values.repeat(n)
+    if len(values) != n:
+        raise UnreadableFile(f"{path}: {name} has {len(values)} numbers for {n} samples; needed one per sample")
+    return values
 
 
-def plain(path: Path, arrays: Mapping[str, Array], repair: bool) -> Part:
-    """Read named arrays: points (K, d), perhaps cells, weights and boundary; every other one is a field, (K,) or (n, K)."""
-    if "points" not in arrays:
-        raise UnreadableFile(f"{path}: no array 'points'; it has {', '.join(arrays) or 'nothing'}")
-    points = numbers(path, "points", arrays["points"]).astype(np.float64)
-    domain, kept = _domain(path, points, arrays, repair)
-    fields = {}
+def plain(path: Path, arrays: Mapping[str, Array], options: ReadOptions) -> Content:
+    """Read named arrays.
+
+    points                   (K, d), or (n, K, d) for one set of points per sample
+    cells, cells_quad, ...   (C, nodes) indices of points
+    weights, boundary        (K,)
+    all others               fields (K,), (n, K), (K, c) or (n, K, c); parameters () or (n,)
+
+    Without points, arrays (n, s), (n, s, s) or (n, s, s, s) are fields on a grid.
+    """
+    given = {name: array if is_geometry(name) else numbers(path, name, array) for name, array in arrays.items()}
+    if "points" not in given:
+        extra = [name for name in given if is_geometry(name)]
+        if extra or not any(array.ndim > 1 for array in given.values()):
+            raise UnreadableFile(f"{path}: no array 'points'; it has {', '.join(arrays) or 'nothing'}")
+        return on_grid(path, given, options, notes=("arrays without points: read as values on a grid",))
+    points = numbers(path, "points", given["points"]).astype(np.float64)
+    points = points[:, None] if points.ndim == 1 else points
+    if points.ndim not in (2, 3) or not points.size:
+        raise UnreadableFile(f"{path}: points of shape {points.shape}; needed (K, d), or (n, K, d) for points per sample")
+    K, several = points.shape[-2], len(points) if points.ndim == 3 else None
+    fields, parameters, n = _told_apart(path, {k: v for k, v in given.items() if not is_geometry(k)}, K, several)
+    notes: list[str] = []
+    if any(name.startswith("cells") and is_geometry(name) for name in given):
+        flat_points, dropped = without_constant_axes(path, points.reshape(-1, points.shape[-1]), 0, notes)
+        points = flat_points.reshape(*points.shape[:-1], -1)
+        if dropped is not None:
+            across = [name for name, v in fields.items() if v.ndim == 3 and v.shape[2] == 3 and not v[..., dropped].any()]
+            fields |= {name: np.delete(fields[name], dropped, 2) for name in across}
+    if several is None:
+        domain, kept = _domain(path, points, given, options, notes)
+        flat: dict[str, Any] = {name: torch.from_numpy(np.ascontiguousarray(v))[:, kept] for name, v in fields.items()}
+        return Content(domain, flat, parameters, notes=tuple(notes))
+    pairs = [_domain(path, each, given, options, notes) for each in points]
+    rows = {name: [torch.from_numpy(np.ascontiguousarray(v[i]))[pairs[i][1]] for i in range(n)] for name, v in fields.items()}
+    return Content([domain for domain, _ in pairs], {**rows}, parameters, notes=tuple(dict.fromkeys(notes)))
+
+
+def _told_apart(
+    path: Path, arrays: Mapping[str, Array], K: int, n: int | None
+) -> tuple[dict[str, Array], dict[str, Tensor], int]:
+    """Tell fields (n, K) or (n, K, c) from parameters (n,) by their shapes; also return n."""
+    fields: dict[str, Array] = {}
+    rest: dict[str, Array] = {}
     for name, array in arrays.items():
-        if name in GEOMETRY:
-            continue
-        values = np.atleast_2d(numbers(path, name, array))
-        if values.ndim != 2 or values.shape[1] != len(points):
+        shape = array.shape
+        if array.size == 1 and K > 1:
+            rest[name] = array.reshape(-1)
+        elif array.ndim == 1 and shape[0] == K:
+            fields[name] = array[None]
+        elif array.ndim == 2 and shape[1] == K and not (shape[0] == K and K <= 9):
+            fields[name] = array
+        elif array.ndim >= 3 and shape[1] == K and shape[0] != K:
+            fields[name] = array.reshape(shape[0], K, -1)
+        elif array.ndim >= 2 and shape[0] == K and shape[1] != K:
+            fields[name] = array.reshape(1, K, -1)
+        elif array.ndim >= 2 and shape[:2] == (K, K):
             raise UnreadableFile(
-                f"{path}: field {name} of shape {array.shape} for {len(points)} points; needed (n, {len(points)})"
+                f"{path}: field {name} of shape {shape} for {K} points may be {K} samples or {K} components: "
+                "write it as (n, K, c)"
             )
-        fields[name] = torch.from_numpy(np.ascontiguousarray(values))[:, kept]
-    counts = {name: len(rows) for name, rows in fields.items()}
+        elif array.ndim == 1 or (array.ndim == 2 and shape[1] == 1):
+            rest[name] = array.reshape(-1)
+        else:
+            raise UnreadableFile(
+                f"{path}: field {name} of shape {shape} for {K} points; needed ({K},), (n, {K}), ({K}, c) or (n, {K}, c)"
+            )
+    fields = {name: v[..., 0] if v.ndim == 3 and v.shape[2] == 1 else v for name, v in fields.items()}
+    counts = {name: len(rows) for name, rows in fields.items()} | ({} if n is None else {"points": n})
+    unclear = next((name for name, array in arrays.items() if array.shape == (K,)), None)
+    if unclear is not None and K > 1 and K in counts.values():
+        raise UnreadableFile(
+            f"{path}: {unclear} of shape ({K},) may be a field or {K} parameters: write it as (1, {K}) or ({K}, 1)"
+        )
     if len({*counts.values()}) > 1:
         raise UnreadableFile(f"{path}: the fields have different numbers of samples: {counts}")
-    return domain, fields
+    count = next(iter(counts.values()), max((len(v) for v in rest.values()), default=1))
+    for name, array in rest.items():
+        if len(array) not in (1, count):
+            raise UnreadableFile(
+                f"{path}: {name} of shape {arrays[name].shape} for {K} points and {count} samples; "
+                f"needed (n, {K}) for a field, ({count},) for a parameter"
+            )
+    return fields, {name: _parameter(path, name, array, count) for name, array in rest.items()}, count
 
 
-def _domain(path: Path, points: Array, arrays: Mapping[str, Array], repair: bool) -> tuple[Domain, Tensor]:
+def _domain(
+    path: Path, points: Array, arrays: Mapping[str, Array], options: ReadOptions, notes: list[str]
+) -> tuple[Domain, Tensor]:
     """Return the domain, and the indices of the points that are in it."""
-    everything = torch.arange(len(points))
+    count, dim = points.shape
     given = {name: torch.from_numpy(numbers(path, name, arrays[name])) for name in ("weights", "boundary") if name in arrays}
     for name, each in given.items():
-        if each.shape != (len(points),):
-            raise UnreadableFile(f"{path}: {name} of shape {tuple(each.shape)} for {len(points)} points")
-    if "cells" not in arrays:
-        return _grid_or_cloud(torch.from_numpy(points), given), everything
-    cells = np.ascontiguousarray(arrays["cells"])
-    if cells.dtype.kind in "iu":
-        cells = cells.astype(np.int64)
-    try:
-        mesh, kept = (
-            Mesh.repaired(points, cells) if repair else (Mesh(torch.from_numpy(points), torch.from_numpy(cells)), everything)
-        )
-    except ValueError as error:
-        raise UnreadableFile(f"{path}: {error}" + ("" if repair else " (gkn data import --repair does it)")) from error
-    if not _agrees(mesh, {name: values[kept] for name, values in given.items()}):
+        if each.shape != (count,):
+            raise UnreadableFile(f"{path}: {name} of shape {tuple(each.shape)} for {count} points")
+    blocks = [
+        (_kind(path, name, array, dim), array)
+        for name, array in arrays.items()
+        if name.startswith("cells") and is_geometry(name)
+    ]
+    if "grid_counts" in arrays:
+        stored = {name.removeprefix("grid_"): torch.from_numpy(np.asarray(arrays[name])) for name in _GRID}
+        grid = Grid.from_arrays(stored, {})
+        if len(grid) != count or not torch.equal(grid.points, torch.from_numpy(points)):
+            raise UnreadableFile(f"{path}: points are not those of its grid; leave out the arrays {', '.join(_GRID)}")
+        return grid, torch.arange(count)
+    if not blocks:
+        return grid_or_cloud(torch.from_numpy(np.ascontiguousarray(points)), given), torch.arange(count)
+    number = {"number": np.arange(count)}
+    content = content_of(path, RawMesh(points, blocks, number), options)
+    notes += content.notes
+    domain, kept = content.domain_of(0), content.fields["number"][0].long()
+    if given and not agrees(domain, {name: values[kept] for name, values in given.items()}):
         raise UnreadableFile(f"{path}: weights or boundary are not those of the cells; leave them out, or leave the cells out")
-    return mesh, kept
+    return domain, kept
 
 
-def _grid_or_cloud(points: Tensor, given: dict[str, Tensor]) -> Domain:
-    """Return a grid if the points are those of one, in its order and with its weights and boundary; else a cloud."""
-    if points.ndim == 2 and points.shape[1] in (1, 2, 3):
-        size = round(len(points) ** (1 / points.shape[1]))
-        if size >= 2 and size ** points.shape[1] == len(points):
-            grid = Grid(size, points.shape[1])
-            if torch.allclose(points, grid.points, atol=1e-9, rtol=0) and _agrees(grid, given):
-                return grid
-    return Cloud(points, **given)
+def _kind(path: Path, name: str, array: Array, dim: int) -> str:
+    """Return the type of cells, which is in the name or follows from the number of nodes."""
+    if name != "cells":
+        return name.removeprefix("cells_")
+    nodes = array.shape[1] if array.ndim == 2 else 0
+    if (dim, nodes) not in _KINDS:
+        known = ", ".join(f"cells_{kind}" for kind, (_, _, count) in SHAPES.items() if count == nodes) or "cells_triangle"
+        raise UnreadableFile(
+            f"{path}: cells of shape {array.shape} on points in {dim} dimensions may be of several types or none: "
+            f"name the array after its type, as in {known}"
+        )
+    return _KINDS[dim, nodes]
 
 
-def _agrees(domain: Domain, given: Mapping[str, Tensor]) -> bool:
-    weights, boundary = given.get("weights", domain.weights), given.get("boundary", domain.boundary)
-    return torch.allclose(weights.double(), domain.weights, rtol=1e-6) and torch.equal(boundary.bool(), domain.boundary)
+def finite_bounds(path: Path, options: ReadOptions) -> tuple[float, float]:
+    """Return the values that False and True stand for."""
+    if not (math.isfinite(options.low) and math.isfinite(options.high)):
+        raise UnreadableFile(f"{path}: low = {options.low} and high = {options.high} must be finite")
+    return options.low, options.high

@@ -2,47 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from numpy.typing import NDArray
+from torch import Tensor
 
 from gkn.geometry.domain import Domain
 from gkn.system.files import CorruptFile
 from gkn.system.memory import available_memory
 
-Nodes = Literal["vertices", "centres"]
-Part: TypeAlias = tuple[Domain | Sequence[Domain], dict[str, Any]]
-"""Content of a file: its domain, or one per sample; and fields by name, (n, K) tensors or n tensors (K_i,)."""
+Array = NDArray[Any]
+Nodes = Literal["vertices", "centres", "left"]
+Field: TypeAlias = "Tensor | list[Tensor]"
+"""A field of n samples: (n, K), or (n, K, c) with c components; or n tensors (K_i,) or (K_i, c)."""
 
 
 class UnreadableFile(ValueError):
     """The file is damaged, hostile, or not of the kind its name says."""
 
 
+@dataclass(frozen=True, eq=False)
+class Content:
+    """The n samples of one or several files.
+
+    domain        the domain of all samples, or one per sample
+    fields        fields by name, see `Field`
+    parameters    numbers by name, (n,) tensors
+    inputs        fields and parameters that the format itself defines as inputs
+    input_domain  the domain of `input_fields`, for formats whose inputs are given on other points than the outputs
+    input_fields  fields on `input_domain`, (n, K_in) or (n, K_in, c)
+    cell_data     values at cells in the order of `Domain.cell_blocks`, one array per block; only of files with one sample
+    notes         sentences about what was understood, moved or dropped
+    sources       the file of each sample, for messages; filled in by `read_file`
+    missing       fields and parameters that only some of several files have, each with a file that lacks it
+    table_inputs  parameters of an explicit table, which are inputs whatever else is chosen
+    """
+
+    domain: Domain | list[Domain]
+    fields: Mapping[str, Field]
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    input_domain: Domain | None = None
+    input_fields: Mapping[str, Tensor] = field(default_factory=dict)
+    cell_data: dict[str, list[Array]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    table_inputs: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        if self.sources:
+            return len(self.sources)
+        given = [*self.fields.values(), *self.parameters.values()]
+        if given:
+            return len(given[0])
+        return len(self.domain) if isinstance(self.domain, list) else 1
+
+    def domain_of(self, i: int) -> Domain:
+        """Return the domain of sample i."""
+        return self.domain[i] if isinstance(self.domain, list) else self.domain
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """Options of readers.
 
-    nodes      where values of an s x s array without coordinates lie: at i/(s-1), or at cell centres (i+1/2)/s
+    nodes      position of the values of arrays without coordinates: "vertices" i/(s-1), "centres" (i+1/2)/s or "left" i/s;
+               None is the position that the format defines
     low, high  values of a coefficient that is stored as False and True
-    repair     turn clockwise cells round and drop unused points, instead of refusing such a mesh
+    repair     drop points without cells, instead of refusing such a mesh
+    box        lower and upper corner of the box of arrays without coordinates; None is the unit box
+    periodic   True if arrays without coordinates are periodic
     """
 
-    nodes: Nodes = "vertices"
+    nodes: Nodes | None = None
     low: float = 3.0
     high: float = 12.0
     repair: bool = False
+    box: tuple[Sequence[float], Sequence[float]] | None = None
+    periodic: bool = False
 
 
-Reader: TypeAlias = Callable[[Path, ReadOptions], Part]
+Reader: TypeAlias = Callable[[Path, ReadOptions], Content]
 READERS: dict[str, Reader] = {}
 """The reader of each file name ending."""
 
 
 def reader(*endings: str) -> Callable[[Reader], Reader]:
-    """Register a function (path, options) -> Part as the reader of files with these endings."""
+    """Register a function (path, options) -> Content as the reader of files with these endings."""
 
     def register(function: Reader) -> Reader:
         READERS.update(dict.fromkeys(endings, function))
@@ -51,7 +102,7 @@ def reader(*endings: str) -> Callable[[Reader], Reader]:
     return register
 
 
-def read_file(path: Path, options: ReadOptions) -> Part:
+def read_file(path: Path, options: ReadOptions) -> Content:
     """Read one file. Whatever goes wrong inside a parser becomes an `UnreadableFile` with the name of the file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
@@ -61,7 +112,10 @@ def read_file(path: Path, options: ReadOptions) -> Part:
         raise UnreadableFile(f"{path}: {ending or 'such'} files are not read; there are {known} (convert meshes to .vtu)")
     try:
         with _bounded_memory():
-            return READERS[ending](path, options)
+            content = READERS[ending](path, options)
+            n = len(content)
+            names = (str(path),) if n == 1 else tuple(f"{path}, sample {i}" for i in range(n))
+            return content if content.sources else replace(content, sources=names)
     except (UnreadableFile, ImportError):
         raise
     except MemoryError as error:
@@ -70,6 +124,22 @@ def read_file(path: Path, options: ReadOptions) -> Part:
         raise UnreadableFile(str(error)) from error
     except Exception as error:  # parsers of foreign formats raise anything at all on damaged bytes
         raise UnreadableFile(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+_COMPONENTS = {
+    2: ("x", "y"),
+    3: ("x", "y", "z"),
+    4: ("xx", "xy", "yx", "yy"),
+    6: ("xx", "yy", "zz", "xy", "yz", "xz"),
+    9: ("xx", "xy", "xz", "yx", "yy", "yz", "zx", "zy", "zz"),
+}
+
+
+def component_names(name: str, count: int) -> tuple[str, ...]:
+    """Return the names of the components of a group of fields: velocity_x, velocity_y; stress_xx, ...; else q_0, q_1, ..."""
+    if count == 1:
+        return (name,)
+    return tuple(f"{name}_{component}" for component in _COMPONENTS.get(count, range(count)))
 
 
 @contextmanager

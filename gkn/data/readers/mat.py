@@ -1,42 +1,96 @@
-"""MATLAB files of the GKN and FNO authors, v5 and v7.3: coeff, Kcoeff, Kcoeff_x, Kcoeff_y, sol."""
+"""MATLAB files, v5 and v7.3: those of the GKN and FNO authors, those of greenlearning, or plain arrays."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import h5py
+import numpy as np
+import torch
 
-from gkn.data.readers.arrays import Array, numbers, on_square
-from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
+from gkn.data.readers.arrays import on_grid, plain
+from gkn.data.readers.cells import grid_or_cloud, numbers
+from gkn.data.readers.format import Array, Content, ReadOptions, UnreadableFile, reader
 from gkn.data.readers.hdf5 import h5_array
-from gkn.system.hdf5 import check_fits
+from gkn.system.hdf5 import check_fits, plain_array
 
 FIELDS = {"coeff": "a", "Kcoeff": "a_smooth", "Kcoeff_x": "a_smooth_x", "Kcoeff_y": "a_smooth_y", "sol": "u"}
+GREEN = ("X", "Y", "F", "U")
 _KINDS = ("double", "single", "logical", *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)))
 
 
 @reader(".mat")
-def read_mat(path: Path, options: ReadOptions) -> Part:
-    arrays: dict[str, Array] = {}
-    if h5py.is_hdf5(path):  # v7.3
-        with h5py.File(path, "r") as file:
-            for name in FIELDS:
-                if name in file:
-                    data = h5_array(path, file, name)
-                    arrays[name] = data.transpose(*reversed(range(data.ndim)))  # MATLAB stores arrays in Fortran order
-    else:
-        from scipy.io import loadmat, whosmat
+def read_mat(path: Path, options: ReadOptions) -> Content:
+    arrays, skipped = _read_v73(path) if h5py.is_hdf5(path) else _read_v5(path)
+    notes = (f"left out, because they are no arrays of numbers: {', '.join(skipped)}",) if skipped else ()
+    if "coeff" in arrays:
+        found = {ours: numbers(path, theirs, arrays[theirs]) for theirs, ours in FIELDS.items() if theirs in arrays}
+        found = {name: array[None] if array.ndim == 2 else array for name, array in found.items()}
+        return on_grid(path, found, options, inputs=tuple(name for name in found if name != "u"), notes=notes)
+    if all(name in arrays for name in GREEN):
+        return _green(path, arrays, notes)
+    if not arrays:
+        raise UnreadableFile(f"{path}: no arrays of numbers in it")
+    content = plain(path, {name: array.reshape(()) if array.size == 1 else array for name, array in arrays.items()}, options)
+    return Content(**{**vars(content), "notes": (*content.notes, *notes)})
 
-        listed = [entry for entry in whosmat(path) if entry[0] in FIELDS]
-        present = {name: (shape, kind) for name, shape, kind in listed}
-        if len(present) != len(listed):
-            raise UnreadableFile(f"{path}: an array is there twice")
-        for name, (_, kind) in present.items():
-            if kind not in _KINDS:
-                raise UnreadableFile(f"{path}: {name} is a MATLAB {kind}, not an array of numbers")
-        check_fits(path, {name: (shape, 8) for name, (shape, _) in present.items()})
-        arrays = loadmat(path, variable_names=[*present]) if present else {}
-    found = {ours: numbers(path, theirs, arrays[theirs]) for theirs, ours in FIELDS.items() if theirs in arrays}
-    if not {"a", "u"} <= {*found}:
-        raise UnreadableFile(f"{path}: no coeff and sol in it; a GKN/FNO file has {', '.join(FIELDS)}")
-    return on_square(path, found, options.nodes)
+
+def _read_v73(path: Path) -> tuple[dict[str, Array], list[str]]:
+    """Read a file that is HDF5. MATLAB stores arrays in Fortran order."""
+    with h5py.File(path, "r") as file:
+        names = [name for name in file if not name.startswith("#")]
+        wanted = [
+            name for name in names if not isinstance(file.get(name, getlink=True), h5py.HardLink) or _is_array(file[name])
+        ]
+        stored = {name: plain_array(file, name, path) for name in wanted}
+        check_fits(path, {name: (array.shape, 8) for name, array in stored.items()})
+        arrays = {name: h5_array(path, file, name) for name in stored}
+    return {name: array.transpose(*reversed(range(array.ndim))) for name, array in arrays.items()}, [
+        name for name in names if name not in arrays
+    ]
+
+
+def _is_array(value: object) -> bool:
+    """True for numbers, but not for MATLAB's texts, structures and cells."""
+    if not isinstance(value, h5py.Dataset):
+        return False
+    kind = value.attrs.get("MATLAB_class", b"double")
+    return (kind.decode() if isinstance(kind, bytes) else str(kind)) in _KINDS
+
+
+def _read_v5(path: Path) -> tuple[dict[str, Array], list[str]]:
+    from scipy.io import loadmat, whosmat
+
+    listed = whosmat(path)
+    present = {name: (shape, kind) for name, shape, kind in listed}
+    if len(present) != len(listed):
+        raise UnreadableFile(f"{path}: an array is there twice")
+    skipped = [name for name, (_, kind) in present.items() if kind not in _KINDS]
+    for name in skipped:
+        if name in FIELDS or name in GREEN:
+            raise UnreadableFile(f"{path}: {name} is a MATLAB {present[name][1]}, not an array of numbers")
+    wanted = [name for name in present if name not in skipped]
+    check_fits(path, {name: (present[name][0], 8) for name in wanted})
+    loaded = loadmat(path, variable_names=wanted) if wanted else {}
+    return {name: np.asarray(loaded[name]) for name in wanted}, skipped
+
+
+def _green(path: Path, arrays: dict[str, Array], notes: tuple[str, ...]) -> Content:
+    """Return forcings F on points Y and solutions U on points X; a column is a function."""
+    given = {name: numbers(path, name, arrays[name]) for name in (*GREEN, "U_hom") if name in arrays}
+    X, Y, F, U = (np.atleast_2d(given[name]) for name in GREEN)
+    if len(F) != len(Y) or len(U) != len(X) or F.shape[1:] != U.shape[1:] or F.ndim != 2:
+        shapes = ", ".join(f"{name} {given[name].shape}" for name in GREEN)
+        raise UnreadableFile(f"{path}: {shapes}; needed X (K, d), U (K, n), Y (M, d), F (M, n)")
+    fields = {"u": torch.from_numpy(np.ascontiguousarray(U.T))}
+    if "U_hom" in given:
+        if given["U_hom"].size != len(X):
+            raise UnreadableFile(f"{path}: U_hom of shape {given['U_hom'].shape} for {len(X)} points")
+        fields["u_hom"] = torch.from_numpy(given["U_hom"].reshape(1, -1).repeat(U.shape[1], 0))
+        notes = (*notes, "u_hom is the solution without forcing; u contains it")
+    rest = [name for name in arrays if name not in given]
+    if rest:
+        notes = (*notes, f"arrays left out: {', '.join(rest)}")
+    domain, inputs = (grid_or_cloud(torch.from_numpy(each.astype(np.float64)), {}) for each in (X, Y))
+    forcing = {"f": torch.from_numpy(np.ascontiguousarray(F.T))}
+    return Content(domain, {**fields}, inputs=("f",), input_domain=inputs, input_fields=forcing, notes=notes)

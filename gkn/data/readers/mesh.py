@@ -1,4 +1,4 @@
-"""Mesh files with point data, one sample per file, read by meshlane."""
+"""Mesh files with data at points and cells, one sample per file, read by meshlane."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from gkn.data.readers.arrays import GEOMETRY, Array, plain
-from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
+from gkn.data.readers.cells import RawMesh, content_of
+from gkn.data.readers.format import Content, ReadOptions, UnreadableFile, reader
 
 # Formats of meshlane that cannot refer to other files. XDMF, Abaqus and HDF5-based ones can.
-ENDINGS = (".vtu", ".vtk", ".msh", ".mesh", ".meshb", ".su2", ".off", ".obj", ".stl", ".ply", ".mdpa", ".ugrid", ".avs", ".vol")
+ENDINGS = (".vtk", ".msh", ".mesh", ".meshb", ".su2", ".off", ".obj", ".stl", ".ply", ".mdpa", ".ugrid", ".avs", ".vol")
 
 
 @reader(*ENDINGS)
-def read_mesh(path: Path, options: ReadOptions) -> Part:
+def read_mesh(path: Path, options: ReadOptions) -> Content:
     try:
         import meshlane
     except ImportError as error:
@@ -27,30 +27,24 @@ def read_mesh(path: Path, options: ReadOptions) -> Part:
             mesh = meshlane.read(path)
     except SystemExit:  # meshlane exits instead of raising
         raise UnreadableFile(f"{path}: cannot be read: {' '.join(said.getvalue().split())}") from None
-    points = np.asarray(mesh.points, dtype=np.float64)
-    if points.shape[1] == 3:
-        if np.ptp(points[:, 2]) > 1e-9 * max(1.0, float(np.ptp(points[:, :2]))):
-            raise UnreadableFile(f"{path}: a surface or volume in space; needed a mesh in the plane")
-        points = points[:, :2]
-    triangles = []
-    for block in mesh.cells:
-        corners = np.asarray(block.data)
-        if block.type == "triangle":
-            triangles.append(corners)
-        elif block.type == "quad":
-            triangles += [corners[:, [0, 1, 2]], corners[:, [0, 2, 3]]]
-        elif block.type not in ("vertex", "line"):
-            raise UnreadableFile(f"{path}: cells of type {block.type}; needed triangles or quadrilaterals")
-    if not triangles:
-        raise UnreadableFile(f"{path}: no triangles in it")
-    fields: dict[str, Array] = {"points": points, "cells": np.concatenate(triangles)}
-    for name, values in mesh.point_data.items():
-        columns = np.asarray(values).reshape(len(points), -1).T
-        if len(columns) == 3 and not columns[2].any():
-            columns = columns[:2]  # VTK has no vectors in the plane
-        names = [name] if len(columns) == 1 else [f"{name}_{axis}" for axis in range(len(columns))]
-        for key, column in zip(names, columns, strict=True):
-            if key in fields or key in GEOMETRY:
-                raise UnreadableFile(f"{path}: two fields would be called {key!r}; rename one")
-            fields[key] = column[None]
-    return plain(path, fields, options.repair)
+    warned = " ".join(said.getvalue().split())
+    if "cannot handle" in warned:  # meshlane drops such cells
+        raise UnreadableFile(f"{path}: {warned.removeprefix('Warning: ')}")
+    raw = RawMesh(
+        np.asarray(mesh.points),
+        [(block.type, block.data) for block in mesh.cells],
+        mesh.point_data,
+        mesh.cell_data,
+        mesh.point_sets,
+        mesh.cell_sets,
+        notes=[warned] if warned else [],
+    )
+    for name, value in mesh.field_data.items():
+        each = np.asarray(value)
+        if path.suffix.lower() == ".msh" and each.shape == (2,):  # gmsh: number and dimension of a physical group
+            raw.group_names[int(each[0]), int(each[1])] = name
+        elif each.size == 1 and each.dtype.kind in "fiub":
+            raw.parameters[name] = float(each.reshape(-1)[0])
+        else:
+            raw.notes.append(f"field data left out, because they are not one number: {name}")
+    return content_of(path, raw, options)

@@ -1,4 +1,4 @@
-"""NumPy files: `.npz` with points, perhaps cells, weights, boundary, and named fields; `.npy` with points."""
+"""NumPy files: `.npz` with named arrays; `.npy` with points."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from gkn.data.readers.arrays import plain
-from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
+from gkn.data.readers.format import Content, ReadOptions, UnreadableFile, reader
 from gkn.system.files import CorruptFile
 from gkn.system.hdf5 import check_fits
 
 
 @reader(".npz")
-def read_npz(path: Path, options: ReadOptions) -> Part:
+def read_npz(path: Path, options: ReadOptions) -> Content:
     claims = {}
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
@@ -26,7 +26,7 @@ def read_npz(path: Path, options: ReadOptions) -> Part:
                 claims[entry.filename.removesuffix(".npy")] = _claim(stream)
     check_fits(path, claims)
     with np.load(path, allow_pickle=False) as file:
-        return plain(path, {name: file[name] for name in file.files}, options.repair)
+        return plain(path, {name: file[name] for name in file.files}, options)
 
 
 def read_points(path: str | os.PathLike[str]) -> Tensor:

@@ -1,8 +1,7 @@
-"""Files of neuraloperator: {"x": bool or float (n, s, s), "y": float (n, s, s)}. Anything but tensors is refused."""
+"""Files of neuraloperator: Darcy flow {"x", "y"} and Burgers' equation {"input", "output"}. Only tensors are read."""
 
 from __future__ import annotations
 
-import math
 import pickletools
 import re
 import zipfile
@@ -11,38 +10,69 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gkn.data.readers.arrays import numbers, on_square
-from gkn.data.readers.format import Part, ReadOptions, UnreadableFile, reader
+from gkn.data.readers.arrays import finite_bounds, grid_of, on_grid
+from gkn.data.readers.cells import numbers
+from gkn.data.readers.format import Content, ReadOptions, UnreadableFile, reader
 
 _ALLOWED = re.compile(r"torch\._utils _rebuild_tensor_v2|torch \w+Storage|torch\.storage \w+Storage|collections OrderedDict")
 
 
 @reader(".pt")
-def read_pt(path: Path, options: ReadOptions) -> Part:
+def read_pt(path: Path, options: ReadOptions) -> Content:
     size = path.stat().st_size
-    with zipfile.ZipFile(
-        path
-    ) as archive:  # torch stores tensors uncompressed: a file with larger contents than its size is hostile
+    # torch stores tensors uncompressed: a file with larger contents than its size is hostile
+    with zipfile.ZipFile(path) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise UnreadableFile(f"{path}: compressed entries; torch does not write such files")
         for name in archive.namelist():
             if name.endswith(".pkl"):
                 _check_pickle(path, archive.read(name))
     value = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(value, dict) or not all(isinstance(value.get(key), Tensor) for key in "xy"):
-        raise UnreadableFile(f'{path}: needed a dictionary with tensors "x" and "y"')
-    x, y = value["x"], value["y"]
-    for name, each in (("x", x), ("y", y)):
+    tensors = value if isinstance(value, dict) and all(isinstance(each, Tensor) for each in value.values()) else {}
+    for name, each in tensors.items():
         if each.numel() * each.element_size() > size:
             raise UnreadableFile(f"{path}: {name} claims {tuple(each.shape)}, more than the file's {size} bytes hold")
         if each.layout != torch.strided or each.is_quantized:
             raise UnreadableFile(f"{path}: {name} is no plain tensor")
-    x, y = (each.squeeze(1) if each.ndim == 4 else each for each in (x, y))
-    low, high = options.low, options.high
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise UnreadableFile(f"{path}: low = {low} and high = {high} must be finite")
-    a = torch.tensor([low, high], dtype=torch.float64)[x.long()] if x.dtype == torch.bool else x
-    return on_square(path, {"a": numbers(path, "x", a.numpy()), "u": numbers(path, "y", y.numpy())}, options.nodes)
+    if {"x", "y"} <= {*tensors}:
+        return _darcy(path, tensors, options)
+    if {"input", "output"} <= {*tensors}:
+        return _burgers(path, tensors, options)
+    raise UnreadableFile(f'{path}: needed a dictionary with tensors "x" and "y", or "input" and "output"')
+
+
+def _darcy(path: Path, tensors: dict[str, Tensor], options: ReadOptions) -> Content:
+    """Return a and u at i/s: the 16 x 16 files are every second node of the 32 x 32 ones, without the far edge."""
+    x, y = (each.squeeze(1) if each.ndim == 4 else each for each in (tensors["x"], tensors["y"]))
+    low, high = finite_bounds(path, options)
+    notes = []
+    if x.dtype == torch.bool:
+        x = torch.tensor([low, high], dtype=torch.float64)[x.long()]
+        notes.append(f"the coefficient is stored as False and True: read as {low:g} and {high:g}")
+    if options.nodes is None:
+        notes.append("values at i/s, as neuraloperator's files have them: the option nodes changes this")
+    fields = {"a": numbers(path, "x", x.numpy()), "u": numbers(path, "y", y.numpy())}
+    return on_grid(path, fields, options, "left", inputs=("a",), notes=tuple(notes))
+
+
+def _burgers(path: Path, tensors: dict[str, Tensor], options: ReadOptions) -> Content:
+    """Return the first and the last time of a periodic function on an interval."""
+    given, found = (numbers(path, name, tensors[name].numpy()) for name in ("input", "output"))
+    if given.ndim != 2 or found.ndim != 3 or found.shape[::2] != given.shape or not found.shape[1]:
+        raise UnreadableFile(f"{path}: input {given.shape} and output {found.shape}; needed (n, s) and (n, times, s)")
+    n, s = given.shape
+    parameters = {
+        name: each.reshape(-1).double().expand(n).clone() if each.numel() == 1 else each.double().reshape(-1)
+        for name, each in tensors.items()
+        if name not in ("input", "output") and each.numel() in (1, n) and each.dtype.is_floating_point
+    }
+    return Content(
+        grid_of(path, (s,), options, "left", periodic=True),
+        {"u0": torch.from_numpy(given), "u": torch.from_numpy(found[:, -1].copy())},
+        parameters,
+        inputs=("u0",),
+        notes=(f"u is the last of {found.shape[1]} times; the others are not read",),
+    )
 
 
 def _check_pickle(path: Path, data: bytes) -> None:

@@ -1,26 +1,39 @@
-"""NumPy's .npz: the arrays of the domain and the fields."""
+"""NumPy's .npz: the arrays of the domain, the fields and the parameters."""
 
 from __future__ import annotations
 
 import io
 import zipfile
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from gkn.data.writers.format import writer
+from gkn.data.readers.arrays import cells_name, is_geometry
+from gkn.data.writers.format import Array, writer
 from gkn.geometry.domain import Domain
+from gkn.geometry.grid import Grid
+from gkn.geometry.mesh import Mesh
 
 
-@writer(".npz")
-def npz_image(domain: Domain, arrays: Mapping[str, Any]) -> bytes:
-    geometry = {"points": domain.points.numpy(), **{name: array.numpy() for name, array in domain.arrays().items()}}
+@writer(".npz", reserved=is_geometry)
+def npz_image(
+    domain: Domain, fields: Mapping[str, Array], cell_data: Mapping[str, list[Array]], parameters: Mapping[str, float]
+) -> bytes:
+    geometry: dict[str, Array] = {"points": domain.points.numpy()}
+    if isinstance(domain, Mesh):
+        blocks = domain.cell_blocks()
+        geometry |= {cells_name(kind, domain.dim, len(blocks)): np.asarray(corners) for kind, corners in blocks}
+    elif isinstance(domain, Grid):
+        geometry |= {f"grid_{name}": array.numpy() for name, array in domain.arrays().items()}
+    else:
+        geometry |= {name: array.numpy() for name, array in domain.arrays().items()}
+    numbers = {name: np.asarray(float(value)) for name, value in parameters.items()}
+    # As many components as points could be taken for samples: an axis in front makes the number of samples 1.
+    fields = {name: array[None] if array.shape == (len(domain), len(domain)) else array for name, array in fields.items()}
     file = io.BytesIO()
-    with zipfile.ZipFile(
-        file, "w", zipfile.ZIP_DEFLATED
-    ) as archive:  # numpy's savez would take some field names for its own arguments
-        for name, array in {**geometry, **arrays}.items():
+    # numpy's savez would take some field names for its own arguments
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in {**geometry, **numbers, **fields}.items():
             with archive.open(f"{name}.npy", "w") as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
     return file.getvalue()

@@ -1,0 +1,337 @@
+"""From files to a dataset: lists of files, the choice of inputs and outputs, and tables of parameters."""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gkn.data.dataset import Dataset
+from gkn.data.readers.csv import read_table
+from gkn.data.readers.format import (
+    READERS,
+    Array,
+    Content,
+    Field,
+    Nodes,
+    ReadOptions,
+    UnreadableFile,
+    component_names,
+    read_file,
+)
+from gkn.data.readers.join import joined
+from gkn.data.readers.report import describe
+from gkn.geometry.domain import Domain
+
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_NAME_COLUMNS = ("file", "name", "sample")
+
+
+def import_files(
+    paths: Paths,
+    *,
+    outputs: Sequence[str] = ("u",),
+    inputs: Sequence[str] | None = None,
+    parameters: str | os.PathLike[str] | None = None,
+    nodes: Nodes | None = None,
+    low: float = 3.0,
+    high: float = 12.0,
+    repair: bool = False,
+    box: tuple[Sequence[float], Sequence[float]] | None = None,
+    periodic: bool = False,
+    report: Callable[[str], object] | None = None,
+) -> Dataset:
+    """Read files into one dataset, sample after sample.
+
+    paths       files, folders, or a pattern such as "run*.vtu"
+    outputs     the fields to be learned; a component may be named, too: "stress_xx"
+    inputs      fields and parameters to learn from; by default those that the format itself defines
+    parameters  a .csv file with numbers of each file or sample, all of which are inputs as well
+    report      called with every line of a report on what was read, moved, dropped and not used
+    others      see `ReadOptions`
+    """
+    options = ReadOptions(nodes, low, high, repair, box, periodic)
+    content = read_files(paths, options, parameters)
+    if report is not None:
+        for line in describe(content):
+            report(line)
+    return to_dataset(content, outputs, inputs, report)
+
+
+def read_files(paths: Paths, options: ReadOptions | None = None, parameters: str | os.PathLike[str] | None = None) -> Content:
+    """Read files, folders or patterns into one content.
+
+    parameters   a .csv file with a line per file or sample. A column called file, name or sample holds names of files, with
+                 or without their endings; without such a column, lines are in the order of the samples. The columns of
+                 numbers become parameters and inputs.
+    """
+    files = [*_listed(paths, None if parameters is None else Path(parameters))]
+    if not files:
+        raise ValueError("no file to import was given")
+    content = joined([read_file(path, options or ReadOptions()) for path in files])
+    if parameters is None:
+        return content
+    columns = _table(Path(parameters), content)
+    twice = [name for name in columns if name in content.fields]
+    if twice:
+        raise UnreadableFile(f"{parameters}: the column {twice[0]} has the name of a field; rename it")
+    replaced = [name for name in columns if name in content.parameters]
+    notes = (f"parameters of the files replaced by those of {parameters}: {', '.join(replaced)}",) if replaced else ()
+    inputs = (*content.inputs, *(name for name in columns if name not in content.inputs))
+    return replace(
+        content,
+        parameters={**content.parameters, **columns},
+        inputs=inputs,
+        notes=(*content.notes, *notes),
+        table_inputs=tuple(columns),
+    )
+
+
+def to_dataset(
+    content: Content,
+    outputs: Sequence[str] = ("u",),
+    inputs: Sequence[str] | None = None,
+    report: Callable[[str], object] | None = None,
+) -> Dataset:
+    """Make a dataset of some fields and parameters of a content.
+
+    inputs   by default those that the format defines. Parameters of an explicit table are inputs in any case.
+    """
+    if isinstance(outputs, str) or isinstance(inputs, str):
+        raise TypeError(f"outputs={outputs!r}, inputs={inputs!r}: needed lists of names")
+    wanted = [*content.inputs] if inputs is None else [*inputs, *(n for n in content.table_inputs if n not in inputs)]
+    wanted = [name for name in wanted if name not in outputs] if inputs is None else wanted
+    both = [name for name in wanted if name in outputs]
+    if both:
+        raise ValueError(f"{both[0]!r} is named both as an input and as an output")
+    if not content.fields and not content.input_fields:
+        raise UnreadableFile(f"{_first_file(content)}: no fields in it, only points")
+    chosen: dict[str, Any] = {}
+    notes: list[str] = []
+    for name in (*wanted, *outputs):
+        chosen[name] = _found(content, name, "output" if name in outputs else "input", notes)
+    numbers = [name for name in outputs if name in content.parameters and name not in content.fields]
+    if numbers:
+        raise ValueError(f"{numbers[0]!r} is a number per sample; an output must be a field")
+    for name, values in chosen.items():
+        _check_finite(content, name, values)
+    parts = {name.rpartition("_")[0] for name in chosen if name not in content.fields}
+    unused = [name for name in (*content.fields, *content.input_fields, *content.parameters) if name not in {*chosen, *parts}]
+    if unused:
+        notes.append(f"not used: {', '.join(unused)} (name them with --input)")
+    if report is not None:
+        for note in notes:
+            report(f"note: {note}")
+    return _dataset(content.domain, chosen, [*outputs], wanted)
+
+
+def _dataset(domain: Domain | list[Domain], fields: dict[str, Any], outputs: list[str], inputs: list[str]) -> Dataset:
+    if "inputs" in inspect.signature(Dataset.of).parameters:
+        return Dataset.of(domain, fields, outputs, inputs)  # type: ignore[call-arg]
+    # Datasets of this branch hold fields (n, K) only; the merge with the branch `dataset` removes what follows.
+    flat: dict[str, Any] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    sizes = [len(each) for each in domain] if isinstance(domain, list) else None
+    for name, values in fields.items():
+        rows = [*values]
+        if rows[0].ndim == 0:
+            length = sizes or [len(domain)] * len(rows)
+            rows = [row.expand(size).clone() for row, size in zip(rows, length, strict=True)]
+        count = rows[0].shape[1] if rows[0].ndim == 2 else 1
+        names[name] = component_names(name, count)
+        for i, each in enumerate(names[name]):
+            columns = [row[:, i] if row.ndim == 2 else row for row in rows]
+            flat[each] = columns if sizes else torch.stack(columns)
+    order = {each: flat[each] for name in (*inputs, *outputs) for each in names[name]}
+    return Dataset.of(domain, order, [each for name in outputs for each in names[name]])
+
+
+def _found(content: Content, name: str, role: str, notes: list[str]) -> Field:
+    """Return a field, a parameter, or a component of a field."""
+    for given in (content.fields, content.parameters):
+        if name in given:
+            return given[name]
+    if name in content.input_fields:
+        return _moved(content, name, notes)
+    for group, values in content.fields.items():
+        row = values[0]
+        names = component_names(group, row.shape[1]) if row.ndim == 2 else ()
+        if name in names:
+            i = names.index(name)
+            return values[..., i] if isinstance(values, Tensor) else [each[:, i] for each in values]
+    if name in content.missing:
+        raise UnreadableFile(f"{content.missing[name]}: no field or parameter {name!r}, which other files have")
+    lone = [each for each in content.fields if each.startswith(f"{name}_") and each[len(name) + 1 :] in ("x", "y", "z")]
+    if lone:
+        raise UnreadableFile(f"{_first_file(content)}: of the vector {name!r} there is {', '.join(lone)} only")
+    known = ", ".join([*content.fields, *content.input_fields, *content.parameters])
+    raise ValueError(f"{_first_file(content)}: no field {name!r} to be the {role}; it has {known}: name it with {role}s")
+
+
+def _moved(content: Content, name: str, notes: list[str]) -> Tensor:
+    """Interpolate an input that is given on other points to the points of the outputs."""
+    source, values = content.input_domain, content.input_fields[name]
+    if source is None or isinstance(content.domain, list):
+        raise UnreadableFile(f"{_first_file(content)}: the points of the input {name!r} are not known")
+    at = content.domain.points
+    notes.append(f"{name} is given on {len(source)} other points: interpolated to the {len(at)} points of the outputs")
+    if source.dim == 1:
+        order = source.points[:, 0].argsort().numpy()
+        x, y = source.points[:, 0].numpy()[order], values.numpy()[:, order]
+        return torch.from_numpy(np.stack([np.interp(at[:, 0].numpy(), x, row) for row in y]))
+    return source.interpolate(values.T, at).T
+
+
+def _check_finite(content: Content, name: str, values: Field) -> None:
+    for i, row in enumerate(values):
+        bad = ~torch.isfinite(row)
+        if bool(bad.any()):
+            source = content.sources[i]
+            if row.ndim == 0:
+                raise UnreadableFile(f"{source}: the parameter {name} is {float(row)}, not finite")
+            point = int(bad.reshape(len(row), -1).any(1).nonzero()[0])
+            raise UnreadableFile(f"{source}: field {name} is not finite everywhere: {_text(row[point])} at point {point}")
+
+
+def _text(value: Tensor) -> str:
+    return str(value.tolist())
+
+
+def _first_file(content: Content) -> str:
+    return content.sources[0].split(", sample ")[0] if content.sources else "the files"
+
+
+# --- lists of files
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts run2 before run10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _listed(paths: Paths, table: Path | None) -> Iterator[Path]:
+    """Return the files that paths, folders and patterns stand for. A folder's table of parameters is not one of them."""
+    for given in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        path = Path(given)
+        if path.is_dir():
+            found = [each for each in path.iterdir() if each.is_file() and each.suffix.lower() in READERS]
+            found = [each for each in found if table is None or each.resolve() != table.resolve()]
+            # A .pvd lists other files of the folder, which are not to be read twice.
+            lists = [each for each in found if each.suffix.lower() == ".pvd"]
+            if lists and len(found) > len(lists):
+                names = ", ".join(each.name for each in lists)
+                raise ValueError(f"{path}: has {names} and the files it lists; name the .pvd, or a pattern such as *.vtu")
+            if not found:
+                raise FileNotFoundError(f"{path}: no file to read in this folder; needed {', '.join(READERS)}")
+            yield from sorted(found, key=lambda each: natural(each.name))
+        elif not path.exists() and any(character in str(given) for character in "*?["):
+            matches = [Path(each) for each in glob.glob(str(given))]
+            matches = [each for each in matches if table is None or each.resolve() != table.resolve()]
+            if not matches:
+                raise FileNotFoundError(f"{given}: no such files")
+            yield from sorted(matches, key=lambda each: natural(str(each)))
+        else:
+            yield path
+
+
+# --- tables of parameters
+
+
+def _table(path: Path, content: Content) -> dict[str, Tensor]:
+    """Return the columns of numbers of a table, in the order of the samples."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        columns, words = read_table(path)
+    except UnreadableFile:
+        raise
+    except Exception as error:  # such as bytes that are no text
+        raise UnreadableFile(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
+    lower = {name.lower(): name for name in (*columns, *words)}
+    key = next((lower[name] for name in _NAME_COLUMNS if name in lower), None)
+    n = len(content)
+    if key is None:
+        count = len(next(iter(columns.values()))) if columns else n
+        if count != n:
+            raise UnreadableFile(f"{path}: {count} lines for {n} samples; needed one line each, or a column called file")
+        order: Array = np.arange(n)
+    else:
+        names = words[key] if key in words else [f"{value:g}" for value in columns.pop(key)]
+        order = _matched(path, names, content.sources)
+    if not columns:
+        raise UnreadableFile(f"{path}: no column of numbers in it")
+    for name, values in columns.items():
+        bad = [i for i in range(n) if not np.isfinite(values[order[i]])]
+        if bad:
+            raise UnreadableFile(f"{path}: no number in column {name} for {content.sources[bad[0]]}")
+    return {name: torch.from_numpy(np.ascontiguousarray(values[order])) for name, values in columns.items()}
+
+
+def _matched(path: Path, names: list[str], sources: Sequence[str]) -> Array:
+    """Return the line of each sample."""
+    lines: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if name in lines:
+            raise UnreadableFile(f"{path}: {name!r} has two lines")
+        lines[name] = i
+    order = []
+    for source in sources:
+        file = Path(source)
+        line = next((lines[each] for each in (source, file.name, file.stem) if each in lines), None)
+        if line is None:
+            raise UnreadableFile(f"{path}: no line for {source}")
+        order.append(line)
+    return np.asarray(order)
+
+
+# --- one sample
+
+
+@dataclass(frozen=True, eq=False)
+class FileSample:
+    """One sample of a file: fields (K,) or (K, c), numbers, and values at cells, in the order of `Domain.cell_blocks`."""
+
+    domain: Domain
+    fields: dict[str, Tensor]
+    parameters: dict[str, float] = field(default_factory=dict)
+    cell_data: dict[str, list[Array]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the domain and the fields, for `domain, fields = read_sample(path)`."""
+        return iter((self.domain, self.fields))
+
+
+def read_sample(
+    path: str | os.PathLike[str], sample: int = 0, repair: bool = False, needed: Sequence[str] | None = None
+) -> FileSample:
+    """Read one sample of a file. Its fields must be finite: those in `needed`, by default all.
+
+    Inputs that the file gives on other points are interpolated to the points of the other fields.
+    """
+    content = read_file(Path(path), ReadOptions(repair=repair))
+    count = len(content) if content.fields or content.parameters or content.input_fields else 0
+    if not 0 <= sample < count:
+        raise UnreadableFile(f"{path}: no sample {sample} in it, it has {count}")
+    notes: list[str] = []
+    one = replace(content, input_fields={name: values[[sample]] for name, values in content.input_fields.items()})
+    fields = {name: rows[sample] for name, rows in content.fields.items()}
+    fields |= {name: _moved(one, name, notes)[0] for name in one.input_fields}
+    for name, row in fields.items():
+        if (needed is None or name in needed) and not bool(torch.isfinite(row).all()):
+            point = int((~torch.isfinite(row)).reshape(len(row), -1).any(1).nonzero()[0])
+            raise UnreadableFile(
+                f"{path}: field {name} of sample {sample} is not finite everywhere: {_text(row[point])} at point {point}"
+            )
+    numbers = {name: float(values[sample]) for name, values in content.parameters.items()}
+    cell_data = content.cell_data if count == 1 else {}
+    return FileSample(content.domain_of(sample), fields, numbers, cell_data, (*content.notes, *notes))

@@ -1,0 +1,312 @@
+"""VTK's XML files of unstructured grids, all pieces of them; and .pvd files, which list such files with their times."""
+
+from __future__ import annotations
+
+import base64
+import lzma
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+
+from gkn.data.readers.cells import RawMesh, content_of
+from gkn.data.readers.format import Array, Content, ReadOptions, UnreadableFile, read_file, reader
+from gkn.data.readers.join import joined
+
+TYPES = {
+    1: "vertex",
+    3: "line",
+    5: "triangle",
+    8: "pixel",
+    9: "quad",
+    10: "tetra",
+    11: "voxel",
+    12: "hexahedron",
+    13: "wedge",
+    14: "pyramid",
+    21: "line3",
+    22: "triangle6",
+    23: "quad8",
+    24: "tetra10",
+    25: "hexahedron20",
+    26: "wedge15",
+    27: "pyramid13",
+    28: "quad9",
+    29: "hexahedron27",
+    34: "triangle7",
+}
+"""VTK's numbers of cell types, by meshio's names."""
+WEDGE = [0, 2, 1, 3, 5, 4]
+"""VTK's order of the corners of a wedge, in terms of meshio's. The order is its own inverse."""
+_NODES = {1: 1, 3: 2, 5: 3, 8: 4, 9: 4, 10: 4, 11: 8, 12: 8, 13: 6, 14: 5, 21: 3, 22: 6, 23: 8, 24: 10, 25: 20, 26: 15}
+_NODES |= {27: 13, 28: 9, 29: 27, 34: 7}
+_NUMBERS = {
+    f"{sign}{kind}{8 * size}": f"{code}{size}"
+    for sign, kind, code, sizes in (("", "Int", "i", (1, 2, 4, 8)), ("U", "Int", "u", (1, 2, 4, 8)), ("", "Float", "f", (4, 8)))
+    for size in sizes
+}
+_UNPACK: dict[str, Callable[[bytes, int], bytes]] = {
+    "vtkZLibDataCompressor": lambda data, size: zlib.decompressobj().decompress(data, size + 1),
+    "vtkLZMADataCompressor": lambda data, size: lzma.LZMADecompressor().decompress(data, size + 1),
+}
+
+
+@reader(".vtu")
+def read_vtu(path: Path, options: ReadOptions) -> Content:
+    file = _open(path)
+    grid = file.root.find("UnstructuredGrid")
+    if file.root.tag != "VTKFile" or grid is None:
+        raise UnreadableFile(f"{path}: no UnstructuredGrid in it")
+    raws = [_piece(file, piece) for piece in grid.findall("Piece")]
+    raws = [raw for raw in raws if len(raw.points)]
+    if not raws:
+        raise UnreadableFile(f"{path}: no points in it")
+    raw = raws[0] if len(raws) == 1 else _merged(path, raws)
+    for array in [each for data in (*file.root.findall("FieldData"), *grid.findall("FieldData")) for each in data]:
+        name = array.get("Name", "")
+        values = file.numbers(array) if array.get("type") in _NUMBERS else np.zeros(0)
+        if values.size == 1:
+            raw.parameters[name] = float(values.reshape(-1)[0])
+        else:
+            raw.notes.append(f"field data left out, because they are not one number: {name}")
+    return content_of(path, raw, options)
+
+
+@reader(".pvd")
+def read_pvd(path: Path, options: ReadOptions) -> Content:
+    """Read the files in the order of the list. Their times become the parameter `time` if they differ."""
+    root = _parse(path, path.read_bytes())
+    entries = root.findall("Collection/DataSet")
+    if root.tag != "VTKFile" or not entries:
+        raise UnreadableFile(f"{path}: no DataSet in its Collection")
+    folder = path.parent.resolve()
+    files, times = [], []
+    for entry in entries:
+        name = entry.get("file", "")
+        file = path.parent / name
+        if not name or Path(name).is_absolute() or not file.resolve().is_relative_to(folder):
+            raise UnreadableFile(f"{path}: lists {name!r}, which is not in the folder of the list")
+        if file.suffix.lower() not in (".vtu", ".vtk"):
+            raise UnreadableFile(f"{path}: lists {name!r}; needed .vtu or .vtk files")
+        files.append(file)
+        times.append(float(entry.get("timestep", "0")))
+    if len({*times}) not in (1, len(times)):
+        twice = next(time for i, time in enumerate(times) if time in times[:i])
+        raise UnreadableFile(
+            f"{path}: lists several files for time {twice:g}; needed one file per time, so join the parts first"
+        )
+    content = joined([read_file(file, options) for file in files])
+    if len({*times}) > 1:
+        if "time" in content.parameters or "time" in content.fields:
+            raise UnreadableFile(f"{path}: lists times, but its files have a field or parameter 'time' already")
+        time = torch.tensor(times, dtype=torch.float64)
+        return replace(content, parameters={**content.parameters, "time": time})
+    return content
+
+
+@dataclass(frozen=True)
+class _File:
+    """A parsed file: its XML, and the bytes of its appended data."""
+
+    path: Path
+    root: ElementTree.Element
+    appended: bytes
+    raw: bool
+
+    def numbers(self, array: ElementTree.Element) -> Array:
+        """Return the values of a DataArray, (count,) or (count, components)."""
+        kind, how, name = array.get("type", ""), array.get("format", "ascii"), array.get("Name", "")
+        if kind not in _NUMBERS:
+            raise UnreadableFile(f"{self.path}: array {name!r} holds {kind or 'nothing'}, not numbers")
+        order = ">" if self.root.get("byte_order") == "BigEndian" else "<"
+        dtype = np.dtype(order + _NUMBERS[kind])
+        if how == "ascii":
+            values = np.array((array.text or "").split()).astype(dtype) if (array.text or "").strip() else np.zeros(0, dtype)
+        elif how == "binary":
+            values = np.frombuffer(self._block(_base64("".join((array.text or "").split()).encode())), dtype)
+        elif how == "appended":
+            part = self.appended[int(array.get("offset", "0")) :]
+            values = np.frombuffer(self._block(_plain(part) if self.raw else _base64(part)), dtype)
+        else:
+            raise UnreadableFile(f"{self.path}: array {name!r} has the unknown format {how!r}")
+        components = int(array.get("NumberOfComponents") or 1)
+        values = values.astype(dtype.newbyteorder("="), copy=False)
+        if components < 1 or len(values) % components:
+            raise UnreadableFile(f"{self.path}: array {name!r} has {len(values)} values for {components} components")
+        return values if components == 1 else values.reshape(-1, components)
+
+    def _block(self, take: Callable[[int, int], bytes]) -> bytes:
+        """Return the bytes of an array. take(start, count) returns bytes of what is stored, past `start` decoded parts."""
+        head = np.dtype(
+            (">" if self.root.get("byte_order") == "BigEndian" else "<")
+            + ("u8" if self.root.get("header_type") == "UInt64" else "u4")
+        )
+        compressor = self.root.get("compressor")
+        if compressor is None:
+            (size,) = np.frombuffer(take(0, head.itemsize), head)
+            return take(0, head.itemsize + int(size))[head.itemsize :]
+        if compressor not in _UNPACK:
+            raise UnreadableFile(f"{self.path}: compressed by {compressor}; needed {' or '.join(_UNPACK)}")
+        (count,) = np.frombuffer(take(0, head.itemsize), head)
+        if not count:
+            return b""
+        length = head.itemsize * (3 + int(count))
+        _, size, last, *stored = (int(each) for each in np.frombuffer(take(0, length), head))
+        data, parts, start = take(length, sum(stored)), [], 0
+        for i, length in enumerate(stored):
+            whole = last if i == len(stored) - 1 and last else size
+            parts.append(_UNPACK[compressor](data[start : start + length], whole))
+            if len(parts[-1]) != whole:
+                raise UnreadableFile(f"{self.path}: a compressed block does not have the {whole} bytes that its header claims")
+            start += length
+        return b"".join(parts)
+
+
+def _plain(data: bytes) -> Callable[[int, int], bytes]:
+    return lambda start, count: _all(data[start : start + count], count)
+
+
+def _base64(data: bytes) -> Callable[[int, int], bytes]:
+    """Return a function that decodes. The header of compressed data is encoded apart, padding included."""
+
+    def take(start: int, count: int) -> bytes:
+        at = -(-start // 3) * 4
+        part = data[at : at + -(-count // 3) * 4]
+        return _all(base64.b64decode(part + b"=" * (-len(part) % 4))[:count], count)
+
+    return take
+
+
+def _all(data: bytes, count: int) -> bytes:
+    if len(data) != count:
+        raise ValueError(f"{count} bytes claimed, {len(data)} bytes there")
+    return data
+
+
+def _open(path: Path) -> _File:
+    """Parse the XML. Appended data, which need not be XML, are cut out first."""
+    data = path.read_bytes()
+    start = re.search(rb"<AppendedData[^>]*>\s*_", data)
+    if start is None:
+        return _File(path, _parse(path, data), b"", False)
+    end = data.rfind(b"</AppendedData>")
+    root = _parse(path, data[: start.end() - 1] + data[max(end, start.end()) :])
+    raw = b"base64" not in start.group()
+    inside = data[start.end() : end]
+    return _File(path, root, inside if raw else b"".join(inside.split()), raw)
+
+
+def _parse(path: Path, data: bytes) -> ElementTree.Element:
+    """Parse XML without a document type, whose entities could grow without bound or name other files."""
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+        raise UnreadableFile(f"{path}: has a document type, which VTK files do not have")
+    return ElementTree.fromstring(data)
+
+
+def _piece(file: _File, piece: ElementTree.Element) -> RawMesh:
+    path = file.path
+    arrays: dict[str, dict[str, Any]] = {}
+    for tag in ("Points", "Cells", "PointData", "CellData"):
+        children = [array for each in piece.findall(tag) for array in each]
+        arrays[tag] = {child.get("Name", tag): child for child in children}
+        if len(arrays[tag]) != len(children):
+            raise UnreadableFile(f"{path}: two arrays of one name in {tag}")
+    count, number = (int(piece.get(key, "0")) for key in ("NumberOfPoints", "NumberOfCells"))
+    points = next((file.numbers(array) for array in arrays["Points"].values()), np.zeros((0, 3)))
+    if len(points) != count:
+        raise UnreadableFile(f"{path}: {len(points)} points in a piece of {count}")
+    corners, ends, types = (
+        file.numbers(arrays["Cells"][name]) if name in arrays["Cells"] else np.zeros(0, int)
+        for name in ("connectivity", "offsets", "types")
+    )
+    if not len(ends) == len(types) == number:
+        raise UnreadableFile(f"{path}: {len(ends)} offsets and {len(types)} types in a piece of {number} cells")
+    notes: list[str] = []
+    data: dict[str, dict[str, Array]] = {"PointData": {}, "CellData": {}}
+    for tag, length in (("PointData", count), ("CellData", number)):
+        for name, array in arrays[tag].items():
+            if array.get("type") not in _NUMBERS:
+                notes.append(f"array left out, because it does not hold numbers: {name}")
+                continue
+            values = file.numbers(array)
+            if len(values) != length:
+                raise UnreadableFile(f"{path}: array {name!r} has {len(values)} values; needed {length}")
+            if name == "vtkGhostType":
+                if values.any():
+                    raise UnreadableFile(f"{path}: has ghost cells or points; save it without them")
+                continue
+            data[tag][name] = values
+    cells: list[tuple[str, Array]] = []
+    cell_data: dict[str, list[Array | None]] = {name: [] for name in data["CellData"]}
+    # A block is a run of cells of one type.
+    edges = [0, *(np.flatnonzero(types[1:] != types[:-1]) + 1).tolist(), number] if number else [0]
+    starts = np.concatenate([[0], ends.astype(np.int64)])
+    for first, last in pairwise(edges):
+        kind = int(types[first])
+        if kind == 7:  # a polygon with three or four corners is a triangle or a quadrilateral
+            kind = {3: 5, 4: 9}.get(int(starts[first + 1] - starts[first]), 7)
+        name = TYPES.get(kind, "")
+        if not name:
+            known = ", ".join(f"{number} ({each})" for number, each in TYPES.items())
+            raise UnreadableFile(f"{path}: cells of VTK's type {kind}; needed {known}")
+        if (np.diff(starts[first : last + 1]) != _NODES[kind]).any():
+            raise UnreadableFile(f"{path}: cells of type {name} with other than {_NODES[kind]} nodes")
+        block = corners[starts[first] : starts[last]]
+        block = block.astype(np.int64).reshape(last - first, _NODES[kind])
+        cells.append((name, block[:, WEDGE] if name == "wedge" else block))
+        for each, values in data["CellData"].items():
+            cell_data[each].append(values[first:last])
+    return RawMesh(points, cells, data["PointData"], cell_data, notes=notes)
+
+
+def _merged(path: Path, raws: list[RawMesh]) -> RawMesh:
+    """Join the pieces of a file. Points that two pieces share, with the same data, become one."""
+    first = raws[0]
+    for raw in raws[1:]:
+        for ours, theirs, what in ((first.point_data, raw.point_data, "point"), (first.cell_data, raw.cell_data, "cell")):
+            if {*ours} != {*theirs}:
+                raise UnreadableFile(f"{path}: its pieces have different {what} data: {', '.join(ours)}; {', '.join(theirs)}")
+    points = np.concatenate([raw.points for raw in raws])
+    data = {name: np.concatenate([raw.point_data[name] for raw in raws]) for name in first.point_data}
+    piece = np.repeat(np.arange(len(raws)), [len(raw.points) for raw in raws])
+    key = np.concatenate([each.reshape(len(points), -1).astype(np.float64) for each in (points, *data.values())], 1)
+    _, group = np.unique(key + 0.0, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    # Equal points inside one piece are kept apart: the file means them to be two.
+    _, group = np.unique(np.stack([group, _repeats(group, piece)], 1), axis=0, return_inverse=True)
+    _, firsts, index = np.unique(group.reshape(-1), return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    kept, index = firsts[order], rank[index.reshape(-1)]
+    notes = [note for raw in raws for note in raw.notes]
+    notes.append(f"{len(raws)} pieces joined; points that pieces share: {len(points) - len(kept)}")
+    starts = np.cumsum([0, *(len(raw.points) for raw in raws)])
+    cells = []
+    for start, raw in zip(starts[:-1], raws, strict=True):
+        for kind, corners in raw.cells:
+            if len(corners) and not 0 <= corners.min() <= corners.max() < len(raw.points):
+                raise UnreadableFile(f"{path}: cells name points that their piece does not have")
+            cells.append((kind, index[corners + start]))
+    cell_data: dict[str, list[Array | None]] = {
+        name: [block for raw in raws for block in raw.cell_data[name]] for name in first.cell_data
+    }
+    return RawMesh(points[kept], cells, {name: values[kept] for name, values in data.items()}, cell_data, notes=notes)
+
+
+def _repeats(group: Array, piece: Array) -> Array:
+    """Return how many points of the same group and piece come before each point."""
+    order = np.lexsort((piece, group))
+    g, p = group[order], piece[order]
+    new = np.concatenate([[True], (g[1:] != g[:-1]) | (p[1:] != p[:-1])])
+    run = np.arange(len(order)) - np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    out = np.empty(len(order), dtype=np.int64)
+    out[order] = run
+    return out
