@@ -90,7 +90,7 @@ class Features:
         if input_domain is not None:
             moved = transferred({name: [values] for name, values in given.items()}, input_domain, domain)
             given = {name: values[0] for name, values in moved.items()}
-        parts = self._components(given)
+        parts = self.components(given)
         missing = [name for name in self.given if name not in parts]
         if missing:
             have = ", ".join(given) or "none"
@@ -103,7 +103,7 @@ class Features:
         unknown = {name: torch.zeros(1, len(domain), dtype=torch.float64) for name in self.outputs}
         return self(Dataset.of(domain, {**rows, **unknown}, self.outputs))[0]
 
-    def _components(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    def components(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the given fields with vectors (K, c) taken apart."""
         parts: dict[str, Tensor] = {}
         for name, values in given.items():

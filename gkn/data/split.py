@@ -51,5 +51,5 @@ class Split:
 
     @staticmethod
     def from_json(said: Mapping[str, Any]) -> Split:
-        parts = (tuple(int(i) for i in said[name]) for name in ("train", "validation", "test"))
-        return Split(*parts, hash=said["hash"])
+        train, validation, test = (tuple(int(i) for i in said[name]) for name in ("train", "validation", "test"))
+        return Split(train, validation, test, said["hash"])

@@ -16,6 +16,7 @@ from torch import Tensor
 from gkn.data.dataset import Dataset, Sample
 from gkn.data.features import Features
 from gkn.data.normalizer import Normalizer
+from gkn.data.ranges import outside
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
 from gkn.graph.batches import Batch
@@ -30,6 +31,7 @@ from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
 Progress: TypeAlias = Callable[[int, int], None]
+FAR = 20  # standard deviations that an input may be away from the training data before a warning
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # query points at a time
 
 
@@ -198,6 +200,23 @@ class Operator:
         """Return the outputs on the points of a domain as plain arrays by name: (K,), vectors as (K, c)."""
         return self.named(self(self.sample(domain, **given)))
 
+    def unusual(self, domain: Domain, given: Mapping[str, Any]) -> list[str]:
+        """Return sentences about inputs, parameters and points outside of the ranges of the training data.
+
+        domain   in the unit of the user's data
+        given    input fields, vectors (K, c), and numbers by name
+        """
+        known = self.features
+        parts = given if known is None else known.components(given)
+        found = outside(
+            self.about.get("ranges") or {}, domain, {name: torch.as_tensor(values) for name, values in parts.items()}
+        )
+        if not self.about.get("ranges") and known is not None and not known.smoothed:
+            size = self.inputs.encode(torch.stack([parts[name].double().expand(len(domain)) for name in known.inputs], 1))
+            if size.numel() and float(size.abs().max()) > FAR:
+                found.append(f"the input is {float(size.abs().max()):.0f} standard deviations away from the training data")
+        return found
+
     def named(self, u: Tensor) -> dict[str, NDArray[Any]]:
         """Return outputs (P, o) as plain arrays by name: (P,), vectors as (P, c)."""
         fields = {"u": (0, 1)} if self.features is None else self.features.output_fields
@@ -214,7 +233,9 @@ class Operator:
                 raise ValueError("operator(sample): this sample is in the frame of another operator")
             return sample
         if known is None or count != len(known.given) or count == self.model.in_channels:
-            return replace(sample, domain=self.frame.domain(sample.domain), frame=None if known is None else known.frame)
+            if self.frame.is_identity:
+                return sample
+            return replace(sample, domain=self.frame.domain(sample.domain), frame=self.frame)
         return known.sample(sample.domain, dict(zip(known.given, sample.a.T, strict=True)))
 
     def predict(self, batch: Batch) -> Tensor:

@@ -74,7 +74,8 @@ class Nearest:
         distance, place = cKDTree(sample.x.numpy()).query(self.probes)
         far = torch.from_numpy(distance / max(sample.domain.spacing, 1e-300)).clamp(max=10.0)
         values = a[torch.from_numpy(place).long()].reshape(-1)
-        return torch.cat([values, far]) / PROBES**0.5
+        described: Tensor = torch.cat([values, far]) / PROBES**0.5
+        return described
 
 
 def trivial_errors(operator: Operator, train: Dataset, test: Dataset) -> dict[str, Errors]:
