@@ -42,7 +42,7 @@ def by_hand(found, u, weights=None):
 def test_errors_by_hand(data, how):
     F = operator(data)
     found = relative_l2(F, data, how)
-    wanted = [by_hand(F(sample, how=how), sample.u) for sample in data]
+    wanted = [by_hand(F(sample, how=how), sample.u, sample.weights) for sample in data]
     assert torch.allclose(found.each, torch.tensor(wanted, dtype=torch.float64), rtol=1e-12)
     assert found.each.dtype == torch.float64
     assert found.mean == pytest.approx(sum(wanted) / 7)
@@ -65,7 +65,7 @@ def test_in_batches_as_one_by_one(data, monkeypatch):
 def test_sampled_nodes(data):
     """Judged on the drawn nodes, and nowhere else; the mean over draws."""
     F = operator(data)
-    found = relative_l2(F, data, Sampled(40, 3), seed=5)
+    found = relative_l2(F, data, Sampled(40, 3), seed=5, weighted=False)
     nodes = Nystrom(0.3, 40, 3).draws(169, range(7), seed=5)
     for i, sample in enumerate(data):
         errors = []
@@ -77,14 +77,15 @@ def test_sampled_nodes(data):
     assert not torch.equal(found.each, relative_l2(F, data, Sampled(40, 3), seed=6).each)
 
 
-def test_meshes_are_weighted_and_grids_are_not(data):
+def test_norms_are_quadratures_unless_plain_sums_are_wanted(data):
     F = operator(data)
     meshes = make_dataset(DarcyMesh(size=9, modes=8, shape="holes"), 2, 0)
-    for dataset, usual in ((meshes, True), (data, False)):
-        for weighted in (None, True, False):
+    for dataset in (meshes, data):
+        for weighted in (True, False):
             found = relative_l2(F, dataset, weighted=weighted)
+            assert weighted is False or torch.equal(found.each, relative_l2(F, dataset).each)
             for i, sample in enumerate(dataset):
-                weights = sample.weights if (usual if weighted is None else weighted) else None
+                weights = sample.weights if weighted else None
                 assert float(found.each[i]) == pytest.approx(by_hand(F(sample), sample.u, weights), rel=1e-11)
     own = make_dataset(DarcyMesh(size=7, modes=8, vary=True), 2, 0)
     found = relative_l2(F, own)
@@ -95,13 +96,13 @@ def test_another_resolution_and_radius(data):
     F = operator(data)
     coarse = relative_l2(F, data.every(2), r=0.4)
     sample = data.every(2)[3]
-    assert float(coarse.each[3]) == pytest.approx(by_hand(F(sample, r=0.4), sample.u), rel=1e-12)
+    assert float(coarse.each[3]) == pytest.approx(by_hand(F(sample, r=0.4), sample.u, sample.weights), rel=1e-12)
     assert not torch.equal(coarse.each, relative_l2(F, data.every(2)).each)
 
 
 def test_what_errors_say(data):
     errors = Errors(torch.tensor([0.1, 0.3, 0.2], dtype=torch.float64))
-    assert str(errors) == "0.2000 (spread 0.0816, worst 0.3000 of sample 1, 3 samples)"
+    assert str(errors) == "0.2000 (median 0.2000, spread 0.0816, worst 0.3000 of sample 1, 3 samples)"
     assert errors.json()["each"] == [0.1, 0.3, 0.2]
     assert errors.json()["worst_sample"] == 1
 

@@ -155,6 +155,7 @@ def test_a_damaged_best_does_not_stop_a_run_that_is_done(tmp_path):
     (best,) = (tmp_path / "run/checkpoints").glob("step-00000016-*")
     best.write_bytes(best.read_bytes()[:-1] + b"x")
     tiny.run(tmp_path / "run", warn=said.append)
+    said = [text for text in said if "very few" not in text]  # tiny runs learn from 8 samples
     assert len(said) == 1
     assert best.name in said[0]
 
@@ -226,6 +227,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, clea
     newest = max((folder / "checkpoints").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
     tiny.run(folder, warn=said.append)
+    said = [text for text in said if "very few" not in text]
     same(folder, clean)
     assert len(said) == 1
     assert newest.name in said[0]

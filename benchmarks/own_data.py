@@ -1,0 +1,163 @@
+"""A user's own problems: units, plates with a hole, Poisson's equation on tetrahedra. Errors per field beside trivial answers.
+
+    python -m benchmarks.own_data units                              the same samples in four units of length
+    python -m benchmarks.own_data plates --dataset data/plates       examples/plate.py, imported: 548 to learn from, 50, 100
+    python -m benchmarks.own_data poisson3d --dataset data/poisson3d examples/poisson3d.py, imported
+
+Finished cells are kept in results/own-data/NAME.json and not computed again.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks import RESULTS, commit, machine
+from gkn import Cloud, Darcy, Dataset, fit, relative_l2
+from gkn.operator.trivial import trivial_errors
+from gkn.system.checks import device_named
+from gkn.system.machine import versions
+
+FOLDER = RESULTS / "own-data"
+
+
+def keep(name, cell, result, command):
+    """Add a finished cell to the file of results."""
+    path = FOLDER / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = json.loads(path.read_text()) if path.is_file() else {"cells": {}}
+    facts = {"machine": machine(), "versions": versions(), "commit": commit(), "command": command}
+    whole["cells"][cell] = {**result, **facts}
+    path.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def done(name):
+    path = FOLDER / f"{name}.json"
+    return json.loads(path.read_text())["cells"] if path.is_file() else {}
+
+
+def summary(errors):
+    return {key: value for key, value in errors.json().items() if key != "each"}
+
+
+# --- units: the four variants of the issue
+
+UNITS = {"1": (1.0, 0.0), "times 1000": (1000.0, 0.0), "times 0.001": (0.001, 0.0), "offset of 500000": (1.0, 5e5)}
+
+
+def units(options):
+    """100 Darcy samples on 441 points, NearFar with its defaults: 80 to learn from, 20 to test."""
+    base = Darcy(size=21).generate(100)
+    for name, (factor, offset) in UNITS.items():
+        if name in done("units"):
+            continue
+        cloud = Cloud(base.domain.points * factor + offset)
+        train, test = Dataset(cloud, a=base.field("a"), u=base.field("u")).split(80, 20)
+        start = time.perf_counter()
+        operator = fit(train, size=options.size, epochs=options.epochs, device=options.device)
+        found = {"errors": summary(relative_l2(operator, test)), "seconds": time.perf_counter() - start}
+        keep("units", name, found, options.command)
+        print(name, round(found["errors"]["mean"], 4), f"{found['seconds']:.0f} s", flush=True)
+
+
+# --- plates with a hole
+
+PLATES = {"48 plates": range(48), "500 plates": range(48, 548)}
+VALIDATION, TEST = range(548, 598), range(598, 698)
+
+
+def plates(options):
+    """NearFar on 48 and on 500 plates; displacement as a vector, its components, and the von Mises stress."""
+    data = Dataset.open(options.dataset)
+    validation, test = data.take(VALIDATION), data.take(TEST)
+    for name, samples in PLATES.items():
+        train = data.take(samples)
+        for seed in range(options.seeds):
+            cell = f"{name}, seed {seed}"
+            if cell in done("plates") or (options.only and options.only not in cell):
+                continue
+            start = time.perf_counter()
+            changes = {"epochs": options.epochs} if options.epochs else {}
+            operator = fit(train, size=options.size, validation=validation, seed=seed, device=options.device, **changes)
+            seconds = time.perf_counter() - start
+            errors = {"test": summary(relative_l2(operator, test)), "validation": summary(relative_l2(operator, validation))}
+            by_component = components(operator, test)
+            keep("plates", cell, {**errors, "components": by_component, "seconds": seconds}, options.command)
+            print(cell, errors["test"]["by_field"], by_component, f"{seconds:.0f} s", flush=True)
+        if f"{name}, trivial" not in done("plates") and not options.only:
+            trivial = {key: summary(each) for key, each in trivial_errors(operator, train, test).items()}
+            keep(
+                "plates", f"{name}, trivial", {"test": trivial, "components": trivial_components(train, test)}, options.command
+            )
+            print(name, {key: each["by_field"] for key, each in trivial.items()}, flush=True)
+
+
+def components(operator, test):
+    """Return the mean relative errors of ux and uy, each by itself."""
+    errors = []
+    for sample in operator.ready(test):
+        found, w = operator(sample).cpu().double(), sample.weights[:, None]
+        top, bottom = ((w * x.square()).sum(0) for x in (found - sample.u, sample.u.double()))
+        errors.append((top / bottom).sqrt())
+    mean = torch.stack(errors).mean(0)
+    return dict(zip(("ux", "uy", "von Mises"), mean.tolist(), strict=True))
+
+
+def trivial_components(train, test):
+    """Return the errors of ux, uy and von Mises of "the mean of the training samples over traction, times traction"."""
+    from scipy.spatial import cKDTree
+
+    some = [train[i] for i in range(0, len(train), max(1, len(train) // 64))]
+    loads = [train.parameter("traction", i) for i in range(0, len(train), max(1, len(train) // 64))]
+    trees = [cKDTree(sample.x.numpy()) for sample in some]
+    errors = []
+    for i, sample in enumerate(test):
+        at = sample.x.numpy()
+        rows = [s.u.double()[torch.from_numpy(t.query(at)[1])] / load for s, t, load in zip(some, trees, loads, strict=True)]
+        found, w = torch.stack(rows).mean(0) * test.parameter("traction", i), sample.weights[:, None]
+        top, bottom = ((w * x.square()).sum(0) for x in (found - sample.u, sample.u.double()))
+        errors.append((top / bottom).sqrt())
+    mean = torch.stack(errors).mean(0)
+    return {"mean times traction": dict(zip(("ux", "uy", "von Mises"), mean.tolist(), strict=True))}
+
+
+# --- Poisson's equation on tetrahedra
+
+
+def poisson3d(options):
+    """NearFar on 120 meshes of about 2000 nodes, 15 for validation, 15 to test."""
+    data = Dataset.open(options.dataset)
+    train, validation, test = data.split(120, 15, 15)
+    if "NearFar" not in done("poisson3d"):
+        start = time.perf_counter()
+        changes = {"epochs": options.epochs} if options.epochs else {}
+        operator = fit(train, size=options.size, validation=validation, device=options.device, out=options.out, **changes)
+        found = {"test": summary(relative_l2(operator, test)), "seconds": time.perf_counter() - start}
+        found["trivial"] = {name: summary(each) for name, each in trivial_errors(operator, train, test).items()}
+        keep("poisson3d", "NearFar", found, options.command)
+        print(
+            found["test"]["mean"], {name: each["mean"] for name, each in found["trivial"].items()}, f"{found['seconds']:.0f} s"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["units", "plates", "poisson3d"])
+    parser.add_argument("--dataset", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=None, help="Folder of the run, for poisson3d.")
+    parser.add_argument("--size", default=None)
+    parser.add_argument("--epochs", type=int, default=None)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    options.device = device_named(options.device)
+    options.command = f"python -m benchmarks.own_data {options.what}" + (f" --size {options.size}" if options.size else "")
+    options.command += f" --epochs {options.epochs}" if options.epochs else ""
+    {"units": units, "plates": plates, "poisson3d": poisson3d}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()

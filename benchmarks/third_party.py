@@ -1,0 +1,220 @@
+"""Training on files that nobody here made: errors beside those of trivial answers and of a rival. One command each:
+
+    python -m benchmarks.third_party darcy    neuraloperator's Darcy flow: learn on 16 x 16, answer on 16 x 16 and 32 x 32
+    python -m benchmarks.third_party green    greenlearning's equations: the learned Green's function beside the exact one
+    python -m benchmarks.third_party cars     ten car surfaces of ShapeNet-Car to learn from, ten others to judge
+
+`--data` is the folder with the files (see its README for sources and licences). Finished cells are kept in
+results/third-party/NAME.json and not computed again.
+"""
+
+import argparse
+import ast
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks import RESULTS, commit, machine
+from gkn import GreenNet, fit, import_files, relative_l2
+from gkn.data.readers import read_files
+from gkn.operator.trivial import trivial_errors
+from gkn.study.paper.greens_functions import combined, matrix
+from gkn.system.checks import device_named
+from gkn.system.machine import versions
+from gkn.train.recipe import one_cycle
+
+FOLDER = RESULTS / "third-party"
+
+
+def keep(name, cell, result, command):
+    """Add a finished cell to the file of results."""
+    path = FOLDER / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = json.loads(path.read_text()) if path.is_file() else {"cells": {}}
+    facts = {"machine": machine(), "versions": versions(), "commit": commit(), "command": command}
+    whole["cells"][cell] = {**result, **facts}
+    path.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def done(name):
+    path = FOLDER / f"{name}.json"
+    return json.loads(path.read_text())["cells"] if path.is_file() else {}
+
+
+def summary(errors):
+    return {key: value for key, value in errors.json().items() if key != "each"}
+
+
+# --- Darcy flow of neuraloperator
+
+NEARFAR = {"width": 64, "blocks": 5, "slices": 32, "head": 16, "kernel": (32, 8)}
+
+
+def darcy(folder, device, command):
+    """NearFar and FNO through `fit`: the same samples, features, loss and seed; 900 to learn from, 100 for validation."""
+    source = folder / "neuraloperator"
+    train = import_files(source / "darcy_train_16.pt")
+    tests = {f"{s} x {s}": import_files(source / f"darcy_test_{s}.pt") for s in (16, 32)}
+    learn, validation = train.split(900, 100)
+    common = {"smoothing": {"a": 1 / 16}, "loss": "relative", "batch": 8, "geometry": False}
+    rivals = {
+        "NearFar": {"settings": NEARFAR, "epochs": 60, "gradient": 0.0},
+        "FNO": {
+            "settings": {"width": 32, "modes": 8, "layers": 4},
+            "epochs": 200,
+            "optimizer": "adamw",
+            "lr": 3e-3,
+            "decay": 1e-4,
+        },
+    }
+    for name, options in rivals.items():
+        for seed in range(3):
+            cell = f"{name}, seed {seed}"
+            if cell in done("darcy"):
+                continue
+            start = time.perf_counter()
+            operator = fit(learn, name, validation=validation, seed=seed, device=device, **common, **options)
+            seconds = time.perf_counter() - start
+            found = {where: summary(relative_l2(operator, test)) for where, test in tests.items()}
+            known = operator.about["metrics"]["validation"]
+            count = sum(x.numel() for x in operator.model.parameters())
+            keep("darcy", cell, {"errors": found, "validation": known, "seconds": seconds, "parameters": count}, command)
+            print(cell, {where: round(each["mean"], 4) for where, each in found.items()}, f"{seconds:.0f} s", flush=True)
+    if "trivial" not in done("darcy"):
+        trivial = {
+            where: {k: summary(e) for k, e in trivial_errors(operator, learn, test).items()} for where, test in tests.items()
+        }
+        keep("darcy", "trivial", {"errors": trivial}, command)
+
+
+# --- Green's functions of greenlearning
+
+HELD_OUT = 10  # functions of each equation that are not learned from
+STEPS, WIDTH, RATE, WHITE = 4000, 64, 4e-3, 0.8
+
+
+def green(folder, device, command):
+    """One GreenNet per equation: u(x) = u_hom(x) + integral of G(x, y) f(y) dy, learned from 90 functions."""
+    for path in sorted((folder / "greenlearning").glob("*.mat")):
+        if path.stem in done("green"):
+            continue
+        content, start = read_files(path), time.perf_counter()
+        found = learn_green(content, device)
+        found["seconds"] = time.perf_counter() - start
+        exact = exact_green(path, content)
+        if exact is not None:
+            learned = found.pop("kernel")
+            found["error of the kernel"] = float(np.linalg.norm(learned - exact) / np.linalg.norm(exact))
+        found.pop("kernel", None)
+        keep("green", path.stem, found, command)
+        print(path.stem, {key: round(value, 4) for key, value in found.items()}, flush=True)
+
+
+def learn_green(content, device):
+    """Return errors and the kernel on (points of u) x (points of f). Points are scaled to the unit interval."""
+    y, x = content.input_domain.points, content.domain.points
+    f, u = content.input_fields["f"].double(), content.fields["u"].double()
+    if "u_hom" in content.fields:
+        u = u - content.fields["u_hom"].double()
+    weights, low, scale = content.input_domain.weights, float(y.min()), float(y.max() - y.min())
+    learn, test = range(len(f) - HELD_OUT), range(len(f) - HELD_OUT, len(f))
+    given, wanted = combined(f[learn].T, u[learn].T, weights, WHITE)
+    integrand = weights[:, None] * given
+    size = float(wanted.norm() / integrand.norm())  # so that the network's numbers are of order 1
+    torch.manual_seed(0)
+    net = GreenNet(1, (WIDTH, WIDTH), distance=True).to(device, torch.float64)
+    places = [((points - low) / scale).to(device) for points in (x, y)]
+    integrand, wanted = integrand.to(device) * size, wanted.to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = RATE * one_cycle(step / STEPS, 0.1)
+        loss = (matrix(net, *places) @ integrand - wanted).norm() / wanted.norm()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        kernel = (matrix(net, *places) * size).cpu()
+    answers = kernel @ (weights[:, None] * f[test].T)
+    errors = (answers - u[test].T).norm(dim=0) / u[test].norm(dim=1)
+    return {
+        "kernel": kernel.numpy(),
+        "error of u, functions not learned from": float(errors.mean()),
+        "loss": float(loss.detach()),
+    }
+
+
+def exact_green(path, content):
+    """Return the exact Green's function where the file has its formula. The formula is evaluated by a parser of our own."""
+    from scipy.io import loadmat, whosmat
+
+    if "ExactGreen" not in [entry[0] for entry in whosmat(path)]:
+        return None
+    text = str(loadmat(path, variable_names=["ExactGreen"])["ExactGreen"][0])
+    x, y = np.meshgrid(content.domain.points[:, 0].numpy(), content.input_domain.points[:, 0].numpy(), indexing="ij")
+    sign = -1.0 if path.stem in NEGATIVE else 1.0
+    return sign * evaluated(ast.parse(text.strip(), mode="eval").body, {"x": x, "y": y})
+
+
+NEGATIVE = ()  # equations whose file has the formula for the other sign of the operator
+
+_OPERATIONS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power}
+_FUNCTIONS = {"exp": np.exp, "sin": np.sin, "cos": np.cos, "sinh": np.sinh, "cosh": np.cosh}
+
+
+def evaluated(node, names):
+    """Evaluate a formula of +, -, *, /, **, <=, > and a few functions of np, and nothing else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return float(node.value)
+    if isinstance(node, ast.Name):
+        return names[node.id]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -evaluated(node.operand, names)
+    if isinstance(node, ast.BinOp):
+        return _OPERATIONS[type(node.op)](evaluated(node.left, names), evaluated(node.right, names))
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.LtE | ast.Gt):
+        left, right = evaluated(node.left, names), evaluated(node.comparators[0], names)
+        return (left <= right if isinstance(node.ops[0], ast.LtE) else left > right).astype(float)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return _FUNCTIONS[node.func.attr](evaluated(node.args[0], names))
+    raise ValueError(f"a formula with {ast.dump(node)[:60]}, which is not evaluated")
+
+
+# --- cars
+
+CAR_EPOCHS = 300
+
+
+def cars(folder, device, command):
+    """NearFar on ten car surfaces, judged on ten others, beside the mean and the nearest of the ten."""
+    files = {part: sorted((folder / "plaid-cars").glob(f"{part}-*.cgns")) for part in ("train", "test")}
+    train, test = (import_files(files[part], outputs=["pressure"]) for part in ("train", "test"))
+    for seed in range(3):
+        cell = f"NearFar, seed {seed}"
+        if cell in done("cars"):
+            continue
+        start = time.perf_counter()
+        operator = fit(train, settings=NEARFAR, epochs=CAR_EPOCHS, batch=2, seed=seed, device=device)
+        found = {"errors": summary(relative_l2(operator, test)), "seconds": time.perf_counter() - start}
+        keep("cars", cell, found, command)
+        print(cell, round(found["errors"]["mean"], 4), f"{found['seconds']:.0f} s", flush=True)
+        if "trivial" not in done("cars"):
+            trivial = {name: summary(each) for name, each in trivial_errors(operator, train, test).items()}
+            keep("cars", "trivial", {"errors": trivial}, command)
+            print({name: round(each["mean"], 4) for name, each in trivial.items()}, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["darcy", "green", "cars"])
+    parser.add_argument("--data", type=Path, default=Path("../shared/third-party"))
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args()
+    command = f"python -m benchmarks.third_party {given.what}"
+    {"darcy": darcy, "green": green, "cars": cars}[given.what](given.data, device_named(given.device), command)
+
+
+if __name__ == "__main__":
+    main()
