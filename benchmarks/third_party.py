@@ -50,6 +50,7 @@ def summary(errors):
 
 # --- Darcy flow of neuraloperator
 
+FNO = {"width": 32, "modes": 8, "layers": 4}
 NEARFAR = {"width": 64, "blocks": 5, "slices": 32, "head": 16, "kernel": (32, 8)}
 
 
