@@ -129,6 +129,76 @@ def test_groups_of_gmsh(tmp_path):
     assert [*read(tmp_path / "y.msh").fields] == ["u", "set:inlet"]  # one material is none
 
 
+GMSH_41 = """$MeshFormat
+4.1 0 8
+$EndMeshFormat
+$PhysicalNames
+3
+1 1 "inlet"
+2 5 "steel"
+2 6 "air"
+$EndPhysicalNames
+$Entities
+0 1 2 0
+1 0 0 0 1 0 0 1 1 0
+1 0 0 0 1 1 0 1 5 1 1
+2 0 0 0 1 1 0 1 6 0
+$EndEntities
+$Nodes
+1 4 1 4
+2 1 0 4
+1
+2
+3
+4
+0 0 0
+1 0 0
+1 1 0
+0 1 0
+$EndNodes
+$Elements
+3 3 1 3
+1 1 1 1
+1 1 2
+2 1 2 1
+2 1 2 3
+2 2 2 1
+3 1 3 4
+$EndElements
+"""
+
+SU2 = """NDIME= 2
+NELEM= 2
+5 0 1 2 0
+5 0 2 3 1
+NPOIN= 4
+0 0 0
+1 0 1
+1 1 2
+0 1 3
+NMARK= 2
+MARKER_TAG= lower
+MARKER_ELEMS= 1
+3 0 1
+MARKER_TAG= upper
+MARKER_ELEMS= 1
+3 2 3
+"""
+
+
+def test_groups_of_other_formats(tmp_path):
+    (tmp_path / "x.msh").write_text(GMSH_41)
+    fields = {name: rows[0].tolist() for name, rows in read(tmp_path / "x.msh").fields.items()}
+    assert fields == {"set:inlet": [1, 1, 0, 0], "region:steel": [1, 1, 1, 0], "region:air": [1, 0, 1, 1]}
+    (tmp_path / "x.su2").write_text(SU2)
+    content = read(tmp_path / "x.su2")
+    assert {name: rows[0].tolist() for name, rows in content.fields.items()} == {
+        "set:lower": [1, 1, 0, 0],
+        "set:upper": [0, 0, 1, 1],
+    }
+    assert not content.notes
+
+
 def test_material_numbers_and_blocks_of_one_type(tmp_path):
     cells = [("triangle", TWO[:1]), ("quad", np.array([[1, 4, 5, 2]])), ("triangle", TWO[1:])]
     points = np.concatenate([SQUARE, [[2, 0, 0], [2, 1, 0]]])

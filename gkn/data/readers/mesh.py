@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def read_mesh(path: Path, options: ReadOptions) -> Content:
     warned = " ".join(said.getvalue().split())
     if "cannot handle" in warned:  # meshlane drops such cells
         raise UnreadableFile(f"{path}: {warned.removeprefix('Warning: ')}")
+    # meshlane turns SU2's names of boundaries into numbers and says so.
+    markers = [(name, int(number)) for name, number in re.findall(r"Surface tag (\S+) will be replaced by (\d+)", warned)]
     raw = RawMesh(
         np.asarray(mesh.points),
         [(block.type, block.data) for block in mesh.cells],
@@ -37,7 +40,8 @@ def read_mesh(path: Path, options: ReadOptions) -> Content:
         mesh.cell_data,
         mesh.point_sets,
         mesh.cell_sets,
-        notes=[warned] if warned else [],
+        group_names={(number, dim): name for name, number in markers for dim in (1, 2)},
+        notes=[warned] if warned and not markers else [],
     )
     for name, value in mesh.field_data.items():
         each = np.asarray(value)
