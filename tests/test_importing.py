@@ -152,6 +152,19 @@ def test_parameters_by_name(runs):
     assert f"parameters of the files replaced by those of {table}: p" in content.notes
 
 
+def test_names_that_are_numbers(tmp_path):
+    for i in (1, 2):
+        run(tmp_path / f"00{i}.npz", i)
+    (tmp_path / "params.csv").write_text("name,Re\n002,20\n001,10\n")
+    assert read_files(tmp_path, None, tmp_path / "params.csv").parameters["Re"].tolist() == [10, 20]
+
+
+def test_a_table_among_the_files(runs):
+    (runs / "params.csv").write_text("file,Re\nrun1,1\n")
+    with pytest.raises(UnreadableFile, match=r"params\.csv: columns Re, file; needed .* is given with --parameters"):
+        read_files(runs)
+
+
 def test_parameters_by_order(runs):
     table = runs / "params.csv"
     table.write_text("Re,Ma\n1,0.1\n2,0.2\n3,0.3\n")

@@ -129,6 +129,43 @@ def test_groups_of_gmsh(tmp_path):
     assert [*read(tmp_path / "y.msh").fields] == ["u", "set:inlet"]  # one material is none
 
 
+DATA = """$NodeData
+1
+"u"
+1
+0.0
+3
+0
+1
+4
+1 1.0
+2 2.0
+3 3.0
+4 4.0
+$EndNodeData
+"""
+
+
+def test_data_of_gmsh_in_another_order_are_refused(tmp_path):
+    """meshlane gives the values to the nodes in the order of the file, whatever their tags."""
+    turned = GMSH.replace("1 0 0 0\n2 1 0 0\n", "2 1 0 0\n1 0 0 0\n")
+    assert turned != GMSH
+    for name, text in (("x", turned), ("y", GMSH.replace("4\n1 1.0\n", "3\n"))):
+        (tmp_path / f"{name}.msh").write_text(text)
+        with pytest.raises(
+            UnreadableFile, match=rf"{name}\.msh: .*\$NodeData does not list all of \$Nodes in their order"
+        ):
+            read(tmp_path / f"{name}.msh")
+    (tmp_path / "z.msh").write_text(GMSH_41 + DATA)
+    assert read(tmp_path / "z.msh").fields["u"][0].tolist() == [1, 2, 3, 4]
+    (tmp_path / "z.msh").write_text(GMSH_41 + DATA.replace("1 1.0\n2 2.0", "2 2.0\n1 1.0"))
+    with pytest.raises(UnreadableFile, match="in their order"):
+        read(tmp_path / "z.msh")
+    (tmp_path / "b.msh").write_text(GMSH.replace("2.2 0 8", "2.2 1 8"))
+    with pytest.raises(UnreadableFile, match=r"b\.msh: binary, with data whose order cannot be checked"):
+        read(tmp_path / "b.msh")
+
+
 GMSH_41 = """$MeshFormat
 4.1 0 8
 $EndMeshFormat

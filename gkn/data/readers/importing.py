@@ -251,12 +251,12 @@ def _table(path: Path, content: Content) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     try:
-        columns, words = read_table(path)
+        columns, words = read_table(path, _NAME_COLUMNS)
     except UnreadableFile:
         raise
     except Exception as error:  # such as bytes that are no text
         raise UnreadableFile(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
-    lower = {name.lower(): name for name in (*columns, *words)}
+    lower = {name.lower(): name for name in words}
     key = next((lower[name] for name in _NAME_COLUMNS if name in lower), None)
     n = len(content)
     if key is None:
@@ -265,8 +265,7 @@ def _table(path: Path, content: Content) -> dict[str, Tensor]:
             raise UnreadableFile(f"{path}: {count} lines for {n} samples; needed one line each, or a column called file")
         order: Array = np.arange(n)
     else:
-        names = words[key] if key in words else [f"{value:g}" for value in columns.pop(key)]
-        order = _matched(path, names, content.sources)
+        order = _matched(path, words[key], content.sources)
     if not columns:
         raise UnreadableFile(f"{path}: no column of numbers in it")
     for name, values in columns.items():

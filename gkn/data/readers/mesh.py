@@ -11,6 +11,7 @@ import numpy as np
 
 from gkn.data.readers.cells import RawMesh, content_of
 from gkn.data.readers.format import Content, ReadOptions, UnreadableFile, reader
+from gkn.data.readers.gmsh import check_order
 
 # Formats of meshlane that cannot refer to other files. XDMF, Abaqus and HDF5-based ones can.
 ENDINGS = (".vtk", ".msh", ".mesh", ".meshb", ".su2", ".off", ".obj", ".stl", ".ply", ".mdpa", ".ugrid", ".avs", ".vol")
@@ -22,6 +23,8 @@ def read_mesh(path: Path, options: ReadOptions) -> Content:
         import meshlane
     except ImportError as error:
         raise ImportError(f"{path}: mesh files need meshlane: pip install 'gkn[io]'") from error
+    if path.suffix.lower() == ".msh":
+        check_order(path)
     said = io.StringIO()
     try:
         with redirect_stdout(said), redirect_stderr(said):
