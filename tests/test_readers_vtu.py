@@ -152,9 +152,7 @@ def test_data_of_gmsh_in_another_order_are_refused(tmp_path):
     assert turned != GMSH
     for name, text in (("x", turned), ("y", GMSH.replace("4\n1 1.0\n", "3\n"))):
         (tmp_path / f"{name}.msh").write_text(text)
-        with pytest.raises(
-            UnreadableFile, match=rf"{name}\.msh: .*\$NodeData does not list all of \$Nodes in their order"
-        ):
+        with pytest.raises(UnreadableFile, match=rf"{name}\.msh: .*\$NodeData does not list all of \$Nodes in their order"):
             read(tmp_path / f"{name}.msh")
     (tmp_path / "z.msh").write_text(GMSH_41 + DATA)
     assert read(tmp_path / "z.msh").fields["u"][0].tolist() == [1, 2, 3, 4]
@@ -257,6 +255,51 @@ def test_points_alone_are_a_cloud(tmp_path):
     content = read(tmp_path / "x.vtu")
     assert content.domain.kind == "cloud"
     assert any("no cells: read as points" in note for note in content.notes)
+
+
+LEGACY = """# vtk DataFile Version 3.0
+x
+ASCII
+DATASET UNSTRUCTURED_GRID
+FIELD FieldData 3
+TimeValue 1 1 double
+0.5
+list 1 2 int
+1 2
+Re 1 1 int
+100
+POINTS 4 double
+0 0 0 1 0 0 1 1 0 0 1 0
+CELLS 3 11
+3 0 1 2
+3 0 2 3
+2 0 1
+CELL_TYPES 3
+5
+5
+3
+POINT_DATA 4
+SCALARS u double 1
+LOOKUP_TABLE default
+1 2 3 4
+"""
+
+
+def test_field_data_of_legacy_files(tmp_path):
+    (tmp_path / "x.vtk").write_text(LEGACY)
+    content = read(tmp_path / "x.vtk")
+    assert {name: values.tolist() for name, values in content.parameters.items()} == {"TimeValue": [0.5], "Re": [100]}
+    assert "field data left out, because they are not one number: list" in content.notes
+    assert content.fields["u"][0].tolist() == [1, 2, 3, 4]
+    (tmp_path / "y.vtk").write_text(LEGACY.replace("list 1 2 int\n1 2", "list 1 2 quaternion\n1 2"))
+    with pytest.raises(UnreadableFile, match=r"y\.vtk: "):
+        read(tmp_path / "y.vtk")
+    text = [b"# vtk DataFile Version 3.0\nx\nBINARY\nDATASET UNSTRUCTURED_GRID\nFIELD FieldData 1\nRe 1 1 double\n"]
+    text += [np.array([7.0], ">f8").tobytes(), b"\nPOINTS 4 double\n", SQUARE.astype(">f8").tobytes(), b"\nCELLS 2 8\n"]
+    text += [np.column_stack([[3, 3], TWO]).astype(">i4").tobytes(), b"\nCELL_TYPES 2\n", np.array([5, 5], ">i4").tobytes()]
+    text += [b"\nPOINT_DATA 4\nSCALARS u double 1\nLOOKUP_TABLE default\n", SQUARE[:, 0].astype(">f8").tobytes(), b"\n"]
+    (tmp_path / "z.vtk").write_bytes(b"".join(text))
+    assert read(tmp_path / "z.vtk").parameters["Re"].tolist() == [7]
 
 
 # --- VTK's encodings ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 from gkn.data.readers.cells import RawMesh, content_of
 from gkn.data.readers.format import Content, ReadOptions, UnreadableFile, reader
 from gkn.data.readers.gmsh import check_order
+from gkn.data.readers.vtk import field_numbers
 
 # Formats of meshlane that cannot refer to other files. XDMF, Abaqus and HDF5-based ones can.
 ENDINGS = (".vtk", ".msh", ".mesh", ".meshb", ".su2", ".off", ".obj", ".stl", ".ply", ".mdpa", ".ugrid", ".avs", ".vol")
@@ -46,6 +47,9 @@ def read_mesh(path: Path, options: ReadOptions) -> Content:
         group_names={(number, dim): name for name, number in markers for dim in (1, 2)},
         notes=[warned] if warned and not markers else [],
     )
+    if path.suffix.lower() == ".vtk":
+        raw.parameters, others = field_numbers(path)
+        raw.notes += [f"field data left out, because they are not one number: {name}" for name in others]
     for name, value in mesh.field_data.items():
         each = np.asarray(value)
         if path.suffix.lower() == ".msh" and each.shape == (2,):  # gmsh: number and dimension of a physical group
