@@ -471,3 +471,75 @@ def test_pvd(tmp_path):
     pvd(tmp_path / "empty.pvd", [])
     with pytest.raises(UnreadableFile, match="no DataSet in its Collection"):
         read_files(tmp_path / "empty.pvd")
+
+
+# --- repair, and other cells of VTK ------------------------------------------------------------------------------------
+
+
+def test_repair_drops_flat_cells_and_their_data(tmp_path):
+    points = np.concatenate([SQUARE, [[2, 0, 0], [9, 9, 0]]])
+    cells = [("triangle", np.array([[0, 1, 2], [0, 1, 4], [0, 2, 3]])), ("quad", np.array([[0, 1, 4, 1]]))]
+    data = {"k": [np.array([1.0, 2.0, 3.0]), np.array([4.0])], "MaterialIds": [np.array([1, 1, 2]), np.array([1])]}
+    write(tmp_path / "x.vtu", points, cells, point_data={"u": points[:, 0]}, cell_data=data)
+    with pytest.raises(UnreadableFile, match=r"x\.vtu: Mesh: .*--repair"):
+        read(tmp_path / "x.vtu")
+    content = read(tmp_path / "x.vtu", repair=True)
+    assert content.fields["u"][0].tolist() == [0, 1, 1, 0]
+    assert [each.tolist() for each in content.cell_data["k"]] == [[1, 3]]
+    assert content.fields["k"][0].tolist() == [2, 1, 2, 3]
+    assert content.fields["region:2"][0].tolist() == [1, 0, 1, 1]
+    assert "cells dropped, because their size is 0: 2" in content.notes
+    assert "points dropped, because they belong to no cell: 2" in content.notes
+
+
+@pytest.mark.parametrize(("number", "name", "order"), [(8, "quad", [0, 1, 3, 2]), (11, "hexahedron", [0, 1, 3, 2, 4, 5, 7, 6])])
+def test_pixels_and_voxels(number, name, order, tmp_path):
+    corners = np.array([[x, y, z] for z in (0, 1) for y in (0, 1) for x in (0, 1)], dtype=float)[: len(order)]
+    text = vtu((corners, np.arange(len(order))[None], {"u": corners[:, 0]})).decode()
+    (tmp_path / "x.vtu").write_text(text.replace(">5<", f">{number}<"))
+    content = read(tmp_path / "x.vtu")
+    assert [(kind, cells.tolist()) for kind, cells in content.domain.cell_blocks()] == [(name, [order])]
+    assert content.domain.measure == pytest.approx(1)
+
+
+def test_polygons_of_three_and_four_corners(tmp_path):
+    text = vtu((SQUARE, np.array([[0, 1, 2, 3]]), {})).decode()
+    (tmp_path / "x.vtu").write_text(text.replace(">5<", ">7<"))
+    assert [kind for kind, _ in read(tmp_path / "x.vtu").domain.cell_blocks()] == ["quad"]
+    (tmp_path / "x.vtk").write_text(LEGACY.replace("\n5\n5\n3\n", "\n7\n7\n3\n"))
+    assert [kind for kind, _ in read(tmp_path / "x.vtk").domain.cell_blocks()] == ["triangle"]
+
+
+def test_cells_that_meshlane_would_drop(tmp_path):
+    (tmp_path / "x.vtk").write_text(LEGACY.replace("\n5\n5\n3\n", "\n5\n6\n3\n"))
+    with pytest.raises(UnreadableFile, match=r"x\.vtk: .*cannot handle"):
+        read(tmp_path / "x.vtk")
+
+
+def test_cell_data_of_some_blocks_only(tmp_path):
+    (tmp_path / "x.msh").write_text(GMSH_41)
+    from gkn.data.readers.cells import RawMesh, content_of
+
+    cells = [("triangle", TWO[:1]), ("triangle", TWO[1:])]
+    content = content_of(tmp_path, RawMesh(SQUARE, cells, cell_data={"k": [np.ones(1), None]}), ReadOptions())
+    assert "cell data left out, because some cells have none: k" in content.notes
+    assert not content.cell_data
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda s: s.replace('compressor="vtkZLibDataCompressor"', 'compressor="vtkLZ4DataCompressor"'),
+            "compressed by vtkLZ4DataComp",
+        ),
+        (lambda s: s.replace('NumberOfComponents="3"', 'NumberOfComponents="5"'), "12 values for 5 components|has 24 values"),
+        (lambda s: s.replace('type="Float64" Name="p"', 'type="Bit" Name="p"'), "array 'p' holds Bit, not numbers"),
+    ],
+)
+def test_wrong_binary_files(change, said, tmp_path):
+    text = vtu((SQUARE, TWO, {}), how="binary", compressor="vtkZLibDataCompressor").decode()
+    assert change(text) != text
+    (tmp_path / "x.vtu").write_text(change(text))
+    with pytest.raises(UnreadableFile, match=rf"x\.vtu: .*({said})"):
+        read(tmp_path / "x.vtu")
