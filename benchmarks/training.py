@@ -56,7 +56,7 @@ def train(name, parts, device):
     model = GKN(dim=2, in_channels=4, **NETWORKS[which])
     torch.cuda.reset_peak_memory_stats()
     about = {"script": "benchmarks/training.py", "machine": machine(), "commit": commit()}
-    operator = fit(learn, model, rule, recipe, test=judge, how=Sampled(m), test_every=10**6, device=device, about=about)
+    operator = fit(learn, model, rule, recipe, validation=judge, how=Sampled(m), evaluate_every=10**6, device=device, about=about)
     test, known = relative_l2(operator, judge, Sampled(m), seed=1), relative_l2(operator, learn.take(100), Sampled(m), seed=1)
     metrics = operator.about["metrics"]
     cell = {

@@ -25,7 +25,7 @@ def main(out: Path | None = None) -> float:
     if out:
         sample = test[0]
         found = operator(sample, how=gkn.Partition(256))[:, 0].double()
-        row = ("241 x 241", sample.domain, sample.a[:, 0], sample.u[:, 0], found)
+        row = ("241 x 241", sample.domain, sample.a[:, 0], sample.u[:, 0], found, found - sample.u[:, 0])
         show_answers([row], out, "trained on 16 x 16, asked on 241 x 241")
     return fine.mean
 

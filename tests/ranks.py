@@ -21,7 +21,7 @@ what, folder = sys.argv[1], Path(sys.argv[2])
 rank, attempt = int(os.environ.get("RANK", 0)), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 folder.mkdir(parents=True, exist_ok=True)
 train, test = tiny.data()
-options = {"test": test, "test_every": 2, "out": folder / "run", "save_every": 0.0, "batch": 2, "epochs": 10}
+options = {"validation": test, "evaluate_every": 2, "out": folder / "run", "save_every": 0.0, "batch": 2, "epochs": 10}
 seen = {"gradients": [], "samples": []}
 step = Step.__call__
 

@@ -10,7 +10,7 @@ import torch
 
 from gkn.system.files import CorruptFile, write_sealed_json
 from gkn.system.tensors import read_tensors
-from gkn.train.checkpoint import Checkpoints
+from gkn.operator.checkpoint import Checkpoints
 
 
 def tensors(step):
@@ -123,7 +123,7 @@ def test_tensors_with_the_right_hash_that_are_none(tmp_path):
 SWEEP = """
 import ctypes, json, os, shutil, sys, pathlib
 import torch
-from gkn.train.checkpoint import Checkpoints
+from gkn.operator.checkpoint import Checkpoints
 from tests.test_checkpoint import tensors, filled
 
 library, root, mode = sys.argv[1:]

@@ -39,7 +39,7 @@ from gkn.ops.balls import ChipBalls, Neighbourhoods, make_balls
 from gkn.ops.balls import ball_features as features
 from gkn.ops.integral import plan_integral
 from gkn.ops.kernel import Kernel
-from gkn.train.checkpoint import Checkpoints
+from gkn.operator.checkpoint import Checkpoints
 from gkn.train.loop import Trainer
 
 pytestmark = pytest.mark.gpu
@@ -310,7 +310,7 @@ def tiny(out=None, **options):
     data = make_dataset(Darcy(size=16, modes=8), 12, 0)
     train, test = data.split(8, 4)
     model = GKN(2, 1, 1, width=16, kernel=(16, 32), steps=3)
-    given = {"epochs": 6, "batch": 3, "device": "cuda", "test": test, "test_every": 2, "save_every": 0.0, "keep": 100}
+    given = {"epochs": 6, "batch": 3, "device": "cuda", "validation": test, "evaluate_every": 2, "save_every": 0.0, "keep": 100}
     return fit(train, model, Nystrom(0.3, 60, 2), out=out, **{**given, **options})
 
 

@@ -18,7 +18,7 @@ from gkn.data.readers import read_sample
 from gkn.data.writers import save
 from gkn.graph.rules import usual_radius
 from gkn.system.files import write_sealed_json
-from gkn.train.checkpoint import Checkpoints
+from gkn.operator.checkpoint import Checkpoints
 from tests.test_cli import run
 
 SMALL = [

@@ -1,4 +1,4 @@
-from gkn.study.page import Page
+from gkn.system.page import Page
 
 
 def test_a_page_is_one_file_with_everything_in_it(tmp_path):

@@ -22,7 +22,7 @@ from gkn.graph.rules import usual_radius
 from gkn.operator.evaluate import Judge
 from gkn.system import machine
 from gkn.system.files import CorruptFile, write_sealed_json
-from gkn.train.checkpoint import Checkpoints
+from gkn.operator.checkpoint import Checkpoints
 from gkn.train.ranks import Stopped
 from gkn.train.recipe import RECIPES, Recipe
 from gkn.train.run_folder import OtherRun
@@ -150,7 +150,7 @@ def test_whatever_the_network_was_born_with_is_what_a_rerun_begins_with(tmp_path
 def test_a_damaged_best_does_not_stop_a_run_that_is_done(tmp_path):
     errors, said = iter([0.5, 0.2, 0.4, 0.3, 0.25]), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 2), next(errors), dtype=torch.float64))
+        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 1), next(errors), dtype=torch.float64))
         tiny.run(tmp_path / "run")
     (best,) = (tmp_path / "run/checkpoints").glob("step-00000016-*")
     best.write_bytes(best.read_bytes()[:-1] + b"x")
@@ -193,7 +193,7 @@ def test_a_test_function_that_is_zero_is_named(tmp_path):
     u[1] = 0.0
     zero = Dataset(test.domain, a=test.field("a"), u=u)
     with pytest.raises(BadNumbers, match=r"the relative error of sample 1, field u, is inf: is it 0 on all points"):
-        fit(train, tiny.network(), Nystrom(0.3, 60), epochs=2, test=zero, out=tmp_path)
+        fit(train, tiny.network(), Nystrom(0.3, 60), epochs=2, validation=zero, out=tmp_path)
     assert Checkpoints(tmp_path / "checkpoints").newest()[0] is not None
 
 
@@ -277,7 +277,7 @@ def test_test_data_change_no_bit(clean):
     train, test = tiny.data()
     other = Dataset(test.domain, a=test.field("a") * 1e3, u=test.field("u") - 7.0)
     for judged in (None, other):
-        operator = tiny.run(test=judged)
+        operator = tiny.run(validation=judged)
         assert all(torch.equal(x, load(clean).model.state_dict()[name]) for name, x in operator.model.state_dict().items())
         assert torch.equal(operator.inputs.mean, Normalizer.fit(train, ["a"]).mean)
         assert torch.equal(operator.outputs.std, Normalizer.fit(train, ["u"]).std)
@@ -287,7 +287,7 @@ def test_test_data_change_no_bit(clean):
 
 
 @pytest.mark.parametrize(
-    "moment", ["gkn.models.gkn.GKN.forward", "gkn.operator.evaluate.Judge.errors", "gkn.train.checkpoint.Checkpoints.save"]
+    "moment", ["gkn.models.gkn.GKN.forward", "gkn.operator.evaluate.Judge.errors", "gkn.operator.checkpoint.Checkpoints.save"]
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stopped_in_the_middle_of_something(moment, number, tmp_path, clean, monkeypatch):
@@ -371,7 +371,7 @@ def test_what_does_not_fit_together_is_refused():
     with pytest.raises(ValueError, match=r"the dataset has 4 inputs \(a, a_smooth.*; the network was made for 1"):
         fit(train.smoothed(0.1), tiny.network(), rule)
     with pytest.raises(ValueError, match="datasets of different fields: a -> u, and a, a_smooth"):
-        fit(train, tiny.network(), rule, test=test.smoothed(0.1))
+        fit(train, tiny.network(), rule, validation=test.smoothed(0.1))
     with pytest.raises(ValueError, match="points of dimension 2; the network was made for 3"):
         fit(train, GKN(dim=3, width=4, kernel=(4,)), rule)
     clouds = [Cloud(torch.rand(n, 2, dtype=torch.float64)) for n in (40, 30)]
@@ -404,7 +404,7 @@ def test_bad_numbers_in_the_data(field, value, tmp_path):
     ):
         fit(Dataset(train.domain, **fields), tiny.network(), Nystrom(0.3, 60), out=tmp_path / "run")
     with pytest.raises(BadNumbers, match=rf"sample 3, field '{field}'"):
-        fit(train, tiny.network(), Nystrom(0.3, 60), test=Dataset(train.domain, **fields))
+        fit(train, tiny.network(), Nystrom(0.3, 60), validation=Dataset(train.domain, **fields))
 
 
 def test_a_loss_that_is_not_finite_names_its_sample(tmp_path):
@@ -550,8 +550,8 @@ def test_two_ranks_are_one_process(tmp_path):
     logs = [tiny.final(tmp_path / name / "run")[1] for name in ("one", "two")]
     for mine, other in zip(*logs, strict=True):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-11)
-        assert (mine["test"] is None) == (other["test"] is None)
-        assert mine["test"] is None or mine["test"] == pytest.approx(other["test"], rel=1e-9)
+        assert (mine["validation"] is None) == (other["validation"] is None)
+        assert mine["validation"] is None or mine["validation"] == pytest.approx(other["validation"], rel=1e-9)
 
 
 @pytest.mark.slow
@@ -653,9 +653,9 @@ def test_precisions(precision):
 def test_recipes_run(name):
     train, test = tiny.data()
     recipe = replace(RECIPES[name], epochs=2, batch=4, precision="fp32")
-    operator = fit(train, tiny.network(), Nystrom(0.3, 60, 2), recipe, test=test)
+    operator = fit(train, tiny.network(), Nystrom(0.3, 60, 2), recipe, validation=test)
     assert (operator.outputs.domain is not None) == (name == "paper")
-    assert math.isfinite(operator.about["metrics"]["test"])
+    assert math.isfinite(operator.about["metrics"]["validation"])
 
 
 def test_several_resolutions_together(tmp_path):
@@ -718,21 +718,21 @@ def test_reports_and_metrics(tmp_path):
     tiny.run(tmp_path / "run", report=seen.append, tensorboard=True)
     assert [now.step for now in seen] == [*range(1, tiny.STEPS + 1)]
     assert {now.steps for now in seen} == {tiny.STEPS}
-    assert seen[-1].test is not None
+    assert seen[-1].validation is not None
     assert all(now.edges_per_second > 0 and now.seconds_left >= 0 and math.isfinite(now.loss) for now in seen)
     assert [*(tmp_path / "run/tensorboard").iterdir()]
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines if line["test"] is not None] == [2, 4, 6, 8, 10]
+    assert [line["epoch"] for line in lines if line["validation"] is not None] == [2, 4, 6, 8, 10]
     assert all(line["edges_per_second"] > 0 for line in lines)
 
 
 def test_the_best_is_exported_if_it_is_not_the_last(tmp_path):
     errors = iter([0.5, 0.2, 0.4, 0.3, 0.25])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 2), next(errors), dtype=torch.float64))
+        patch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 1), next(errors), dtype=torch.float64))
         tiny.run(tmp_path / "run")
     best, last = load(tmp_path / "run", best=True), load(tmp_path / "run")
-    assert (best.about["metrics"]["epoch"], best.about["metrics"]["test"]) == (4, 0.2)
+    assert (best.about["metrics"]["epoch"], best.about["metrics"]["validation"]) == (4, 0.2)
     assert last.about["metrics"]["epoch"] == 10
     assert not torch.equal(best.model.W.weight, last.model.W.weight)
     assert 16 in Checkpoints(tmp_path / "run/checkpoints").steps()

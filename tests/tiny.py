@@ -6,7 +6,7 @@ import sys
 import torch
 
 from gkn import GKN, Darcy, Nystrom, fit, make_dataset
-from gkn.train.checkpoint import Checkpoints
+from gkn.operator.checkpoint import Checkpoints
 
 STEPS = 40
 
@@ -23,7 +23,7 @@ def network(seed=0, **options):
 
 def run(folder=None, *, network_options=None, **options):
     train, test = data()
-    given = {"epochs": 10, "batch": 2, "test": test, "test_every": 2, "save_every": 0.0, **options}
+    given = {"epochs": 10, "batch": 2, "validation": test, "evaluate_every": 2, "save_every": 0.0, **options}
     return fit(train, network(**(network_options or {})), Nystrom(0.3, 60), out=folder, **given)
 
 

@@ -1,37 +1,76 @@
-"""The command line: one verb, one function."""
+"""The command line: one verb, one function. A verb's module is imported when the verb is run, so that `--help` is quick."""
 
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
-import torch
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-import gkn
-from gkn.cli import beyond, data, demo, evaluate, info, predict, reproduce, train
-from gkn.cli.shell import console, errors, plain
-from gkn.data.generate import WorkerLost
-from gkn.pde import NotConverged
-from gkn.system.memory import keep_freed
-from gkn.train.ranks import Stopped
+from gkn.cli.console import console, errors, plain
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=gkn.__doc__)
-app.add_typer(data.app, name="data")
-app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("eval")(evaluate.evaluate)
-app.command("predict")(predict.predict)
-app.command("info")(info.info)
-app.command("reproduce")(reproduce.reproduce)
-app.command("beyond")(beyond.beyond)
+DESCRIPTION = "Learn the solution operator of a PDE from examples, on any mesh or point cloud, and evaluate it at any point."
+VERBS = {
+    "data": ("gkn.cli.data", "app", "Make, import, inspect and check datasets."),
+    "demo": ("gkn.cli.demo", "demo", "Train NearFar and the paper's GKN on Darcy problems, and test both up to 241 x 241."),
+    "train": ("gkn.cli.train", "train", "Learn an operator."),
+    "eval": ("gkn.cli.evaluate", "evaluate", "Evaluate an operator on samples it was not trained on."),
+    "predict": ("gkn.cli.predict", "predict", "Answer for functions in files, at their points or any others."),
+    "info": ("gkn.cli.info", "info", "Describe a run, an operator or a dataset; or this machine and how it computes."),
+    "reproduce": ("gkn.cli.reproduce", "reproduce", "Make the paper's tables and figures."),
+    "beyond": ("gkn.cli.beyond", "beyond", "Train NearFar, Multigrid and rivals on the paper's benchmark."),
+}
+"""Name of a verb -> its module, the name of its function or application there, and one line of help."""
+
+
+class Verb(TyperCommand):
+    """A verb that imports its module when it is run."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return _command(str(self.name)).make_context(info_name, args, parent, **extra)
+
+
+class Verbs(TyperGroup):
+    """All verbs, by their names and lines of help alone."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*VERBS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        return Verb(cmd_name, help=VERBS[cmd_name][2])
+
+
+def _command(name: str) -> Any:
+    """Import the module of a verb and return its command."""
+    # Threads that wait for work must not keep the cores busy: two runs on one machine would slow each other down tenfold.
+    # This has to be said before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    module, function, _ = VERBS[name]
+    found = getattr(import_module(module), function)
+    from gkn.system.memory import keep_freed
+
+    keep_freed()
+    if not isinstance(found, typer.Typer):
+        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        one.command(name)(found)
+        found = one
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=DESCRIPTION)
 
 
 def main() -> None:
     """Run the command line. Expected failures print one sentence and exit with a code; anything else shows its traceback."""
-    keep_freed()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
@@ -40,27 +79,43 @@ def main() -> None:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):  # from here on a signal ends the process quietly
                 signal.signal(number, signal.SIG_DFL)
-    except Stopped as stopped:
-        what = "interrupted" if stopped.number == signal.SIGINT else "terminated"
-        _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + stopped.number)
     except OSError as error:
         text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         _fail(f"{text}; what was finished is kept: free some space and run the same command again" if full else text, 1)
     except KeyError as error:
         _fail(str(error.args[0]), 1)
-    except (ValueError, ImportError, ArithmeticError, MemoryError, NotConverged, WorkerLost) as error:
+    except (ValueError, ImportError, ArithmeticError, MemoryError) as error:
         _fail(str(error) or "out of memory", 1)
-    except RuntimeError as error:  # torch has no classes of its own for these
+    except Exception as error:
+        _explain(error)
+        raise
+
+
+def _explain(error: Exception) -> None:
+    """End the process with a sentence if the error is one of gkn's own, or one of torch's that has a known reason."""
+    import torch
+
+    from gkn.data.generate import WorkerLost
+    from gkn.pde import NotConverged
+    from gkn.train.ranks import Stopped
+
+    if isinstance(error, Stopped):
+        what = "interrupted" if error.number == signal.SIGINT else "terminated"
+        _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + error.number)
+    if isinstance(error, NotConverged | WorkerLost):
+        _fail(str(error), 1)
+    if isinstance(error, RuntimeError):  # torch has no classes of its own for these
         first = (str(error).splitlines() or [""])[0]
         if torch.distributed.is_initialized():
             _fail(f"another rank died, or did not answer in time ({first}); what was saved is kept, run it again to go on", 1)
-        if "memory" not in str(error):
-            raise
-        _fail(f"out of memory: {first}", 1)
+        if "memory" in str(error):
+            _fail(f"out of memory: {first}", 1)
 
 
 def _stop(number: int, frame: object) -> None:
+    from gkn.train.ranks import Stopped
+
     raise Stopped(number)  # not KeyboardInterrupt, which typer would handle itself
 
 
@@ -72,5 +127,7 @@ def _fail(text: str, code: int) -> None:
 @app.callback(invoke_without_command=True)
 def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if show:
+        import gkn
+
         console.print(f"gkn {gkn.__version__}")
         raise typer.Exit

@@ -17,7 +17,7 @@ from gkn.data.check import Finding, Pde, check_dataset
 from gkn.data.dataset import Dataset, described
 from gkn.data.generate import make_dataset
 from gkn.data.problems import PROBLEMS, problem_named
-from gkn.data.readers import READERS, Nodes, import_files
+from gkn.data.readers import READERS, import_files
 from gkn.data.storage import Manifest
 from gkn.data.stored import Stored
 
@@ -64,30 +64,46 @@ def _parameters(problem: str, size: int | None, given: list[str]) -> dict[str, A
 class ImportOptions:
     """Options of `gkn data import`."""
 
-    files: Annotated[list[Path], typer.Argument(help=f"Files that end in {', '.join(READERS)}.")]
+    files: Annotated[list[str], typer.Argument(help=f"Files that end in {', '.join(READERS)}; folders; or patterns in quotes.")]
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")]
-    output: Annotated[list[str] | None, typer.Option(help="A field to be learned; the others are inputs. By default u.")] = None
-    nodes: Annotated[str, typer.Option(help="Where values of arrays without coordinates lie: vertices or centres.")] = (
-        "vertices"
-    )
+    output: Annotated[list[str] | None, typer.Option(help="A field to be learned; may be repeated. By default u.")] = None
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="A field or parameter to learn from; may be repeated. By default those of the file format."
+        ),
+    ] = None
+    parameters: Annotated[
+        Path | None,
+        typer.Option(help="A .csv file with numbers of each file, e.g. with the columns file,load. They are inputs."),
+    ] = None
+    nodes: Annotated[
+        str | None, typer.Option(help="Where values of arrays without coordinates lie: vertices, centres or left.")
+    ] = None
     low: Annotated[float, typer.Option(help="Meaning of False in a boolean coefficient.")] = 3.0
     high: Annotated[float, typer.Option(help="Meaning of True in a boolean coefficient.")] = 12.0
-    repair: Annotated[bool, typer.Option(help="Turn clockwise mesh cells round and drop unused points.")] = False
+    repair: Annotated[bool, typer.Option(help="Drop flat cells and points that belong to no cell.")] = False
     force: Force = False
 
 
 @app.command("import")
 @verb(ImportOptions)
 def data_import(options: ImportOptions) -> None:
-    """Make a dataset of files you have."""
-    nodes, files = options.nodes, options.files
-    if nodes not in ("vertices", "centres"):
-        raise typer.BadParameter(f"{nodes!r}: use vertices or centres", param_hint="--nodes")
-    where: Nodes = "vertices" if nodes == "vertices" else "centres"
-    low, high = options.low, options.high
-    dataset = import_files(files, outputs=options.output or ["u"], nodes=where, low=low, high=high, repair=options.repair)
-    origin = {"name": "import", "files": [file.name for file in files], "nodes": nodes, "low_is": low, "high_is": high}
-    dataset.save(options.out, origin=origin, force=options.force)
+    """Make a dataset of files you have, and say what was understood, moved, dropped and not used."""
+    if options.nodes not in (None, "vertices", "centres", "left"):
+        raise typer.BadParameter(f"{options.nodes!r}: use vertices, centres or left", param_hint="--nodes")
+    how: dict[str, Any] = {"nodes": options.nodes, "low": options.low, "high": options.high, "repair": options.repair}
+    dataset = import_files(
+        options.files,
+        outputs=options.output or ["u"],
+        inputs=options.input_,
+        parameters=options.parameters,
+        report=lambda line: console.print(plain(line), soft_wrap=True),
+        **how,
+    )
+    names = [Path(file).name for file in options.files]
+    given = {"nodes": options.nodes or "", "low_is": options.low, "high_is": options.high}
+    dataset.save(options.out, origin={"name": "import", "files": names, **given}, force=options.force)
     console.print(f"{plain(options.out)}: {plain(repr(dataset))}", soft_wrap=True)
 
 

@@ -27,9 +27,9 @@ from gkn.operator.evaluate import Errors, relative_l2
 from gkn.operator.operator import Operator
 from gkn.operator.saved import METRICS, OPERATOR, load
 from gkn.operator.ways import Exact, Partition, Support, Test
-from gkn.study.page import Page
 from gkn.system.files import canonical, sha256, write
 from gkn.system.machine import versions
+from gkn.system.page import Page
 from gkn.train.fit import fit
 
 # Small enough for two cores and a few minutes. Of the NearFars tried that train within the time, this one has the least error
@@ -187,7 +187,7 @@ def _report(out: Path, operators: dict[str, Operator], rows: list[Row], data: tu
     for name, sample in chosen:
         how: Any = _way("NearFar", len(sample.domain))
         found = nearfar(sample, how=how)[:, 0].double()
-        answers.append((name, sample.domain, sample.a[:, 0], sample.u[:, 0], found))
+        answers.append((name, sample.domain, sample.a[:, 0], sample.u[:, 0], found, found - sample.u[:, 0]))
     show_answers(answers, out / "prediction.png", f"NearFar, trained on coarse grids, on {side} x {side} and on a mesh")
     page = Page(f"gkn: trained on coarse grids, evaluated on {side} x {side}")
     page.text(

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
+from gkn.cli.judge import judge
 from gkn.cli.options import verb
-from gkn.cli.shell import Best, DatasetPath, Device, L, M, R, RunPath, console, plain, progress_bar, way_named
+from gkn.cli.shell import Best, DatasetPath, Device, L, M, R, RunPath, console, plain, warn, way_named
 from gkn.data.dataset import Dataset, described
-from gkn.operator.evaluate import relative_l2
+from gkn.data.split import Split
+from gkn.operator.operator import Operator
 from gkn.operator.saved import load
 from gkn.system.checks import device_named
 from gkn.system.files import canonical, make_folder, write
@@ -24,6 +25,12 @@ class EvalOptions:
 
     run: RunPath
     data: DatasetPath
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="test, validation, train or all. By default the run's test samples if this is its dataset, else all."
+        ),
+    ] = None
     how: Annotated[str, typer.Option(help="exact, support, partition, or sampled: on drawn nodes only.")] = "exact"
     m: M = None
     l: L = 1
@@ -39,36 +46,63 @@ class EvalOptions:
 
 @verb(EvalOptions)
 def evaluate(options: EvalOptions) -> None:
-    """Evaluate an operator: relative l2 errors, at any resolution."""
+    """Evaluate an operator: relative l2 errors per field, at any resolution, beside those of trivial answers; and a report."""
     chosen = way_named(options.how, options.m, options.l)
     operator = load(options.run, best=options.best, device=device_named(options.device))
     whole = Dataset.open(options.data)
+    part, train, what = _chosen(operator, whole, options.on)
     if options.last is not None:
-        whole = whole.take(range(max(0, len(whole) - options.last), len(whole)))
+        part = part.take(range(max(0, len(part) - options.last), len(part)))
     if options.first is not None:
-        whole = whole.take(min(options.first, len(whole)))
+        part = part.take(min(options.first, len(part)))
     where_to = options.out or options.run / "eval.json"
     make_folder(where_to.parent)
-    table = Table("points", "field", "mean", "spread", "worst", "of sample", box=None, pad_edge=False)
     rows = []
     for k in options.every or [1]:
-        part = whole.every(k)
-        with progress_bar(f"every {k}" if k > 1 else "eval") as progress:
-            found = relative_l2(operator, part, chosen, r=options.r, seed=options.seed, progress=progress)
-        error, sample = found.worst
-        where, number = _points(part), str(part.number(sample))
-        names = ", ".join(found.by_field)
-        table.add_row(where, plain(names), f"{found.mean:.4f}", f"{found.spread:.4f}", f"{error:.4f}", number)
-        for name, each in found.by_field.items() if len(found.by_field) > 1 else ():
-            worst = int(each.argmax())
-            numbers = [f"{float(x):.4f}" for x in (each.mean(), each.std(correction=0), each[worst])]
-            table.add_row("", plain(name), *numbers, str(part.number(worst)))
-        rows.append({"points": where, "every": k, "how": repr(chosen), "r": options.r, **found.json()})
-    console.print(table)
+        some, learned = part.every(k), None if train is None else train.every(k)
+        console.print(plain(_points(some)), soft_wrap=True)
+        found, trivial = judge(operator, some, learned, where_to.parent, what, chosen, options.r, options.seed)
+        beside = {name: each.json() for name, each in trivial.items()}
+        rows.append(
+            {"points": _points(some), "every": k, "how": repr(chosen), "r": options.r, **found.json(), "trivial": beside}
+        )
     hash_of = whole.manifest.hash if whole.manifest else None
-    entries = {"run": str(options.run), "data": str(options.data), "hash": hash_of, "seed": options.seed, "errors": rows}
+    samples = {"on": what, "samples": [part.number(i) for i in range(len(part))]}
+    entries = {
+        "run": str(options.run),
+        "data": str(options.data),
+        "hash": hash_of,
+        "seed": options.seed,
+        **samples,
+        "errors": rows,
+    }
     write(where_to, canonical(entries))
     console.print(f"{plain(where_to)}", soft_wrap=True)
+
+
+def _chosen(operator: Operator, whole: Dataset, on: str | None) -> tuple[Dataset, Dataset | None, str]:
+    """Return the samples to evaluate, those that were learned from if they are known, and a word for the first."""
+    said = operator.about.get("split")
+    split = Split.from_json(said) if said else None
+    if split is not None and (split.hash is None or whole.manifest is None or split.hash != whole.manifest.hash):
+        split = None  # of another dataset
+    if on not in (None, "all", "test", "validation", "train"):
+        raise typer.BadParameter(f"{on!r}: use test, validation, train or all", param_hint="--on")
+    if split is None:
+        if on not in (None, "all"):
+            raise typer.BadParameter("this is not the dataset the run was split from; use --on all", param_hint="--on")
+        return whole, None, "given"
+    train = whole.take(split.train)
+    if on == "all":
+        warn("these samples include those that were learned from")
+        return whole, train, "all"
+    what = on or ("test" if split.test else "validation" if split.validation else "train")
+    samples = getattr(split, what)
+    if not samples:
+        raise typer.BadParameter(f"the run has no {what} samples", param_hint="--on")
+    if what == "train":
+        warn("these samples were learned from")
+    return whole.take(samples), train, what
 
 
 def _points(dataset: Dataset) -> str:

@@ -13,13 +13,13 @@ from gkn.cli.data import data_info
 from gkn.cli.shell import console, plain, print_rows, warn
 from gkn.data.storage import MANIFEST
 from gkn.operator.card import CARD, read_card
+from gkn.operator.checkpoint import Checkpoints
 from gkn.operator.pretrained import names
 from gkn.operator.saved import OPERATOR, RUN, STEPS
 from gkn.ops import choose
 from gkn.system.files import CorruptFile, read_sealed_json
 from gkn.system.machine import versions
 from gkn.system.memory import available_memory
-from gkn.train.checkpoint import Checkpoints
 
 
 def info(

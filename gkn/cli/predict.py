@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import glob
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 
 from gkn.cli.options import verb
-from gkn.cli.shell import Best, Device, L, M, R, console, plain, progress_bar, warn, way_named
+from gkn.cli.shell import Best, Device, L, M, R, console, plain, progress_bar, settings, warn, way_named
 from gkn.data import writers
 from gkn.data.readers import READERS, read_points, read_sample
 from gkn.geometry.cloud import Cloud
+from gkn.operator.evaluate import relative_errors
 from gkn.operator.operator import Operator
 from gkn.operator.pretrained import names, pretrained
 from gkn.operator.saved import load
@@ -25,11 +27,21 @@ from gkn.system.checks import device_named
 class PredictOptions:
     """Options of `gkn predict`."""
 
-    input_: Annotated[Path, typer.Option("--input", help=f"The input functions: {', '.join(READERS)}.")]
-    out: Annotated[Path, typer.Option(help=f"The prediction: {' or '.join(writers.WRITERS)}.")]
+    input_: Annotated[
+        list[str],
+        typer.Option(
+            "--input", help=f"Files with input functions, or a pattern in quotes; may be repeated: {', '.join(READERS)}."
+        ),
+    ]
+    out: Annotated[
+        Path, typer.Option(help=f"The answer: {' or '.join(writers.WRITERS)}; for several inputs a folder, for .vtu files.")
+    ]
     run: Annotated[Path | None, typer.Argument(help="The folder of a run or of a saved operator.")] = None
     at: Annotated[
         Path | None, typer.Option(help="Query points: a .npy of (points, dimension). By default the input's points.")
+    ] = None
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=NUMBER", help="A parameter that the files do not have.")
     ] = None
     pretrained_: Annotated[
         str | None, typer.Option("--pretrained", help=f"An operator that comes with gkn: {', '.join(names()) or 'none'}.")
@@ -39,44 +51,88 @@ class PredictOptions:
     l: L = 1
     r: R = None
     sample: Annotated[int, typer.Option(min=0, help="Number of the sample, if the file has several.")] = 0
-    repair: Annotated[bool, typer.Option(help="Turn clockwise mesh cells round and drop unused points.")] = False
+    repair: Annotated[bool, typer.Option(help="Drop flat cells and points that belong to no cell.")] = False
     best: Best = False
     device: Device = "auto"
 
 
 @verb(PredictOptions)
 def predict(options: PredictOptions) -> None:
-    """Evaluate an operator on functions in a file, at any points."""
-    out = options.out
+    """Answer for the functions in files, on their own points and cells or at any points.
+
+    The answer has the name of the output. If a file has the truth, it is written as NAME_truth, and the difference as NAME_error.
+    """
     if (options.run is None) == (options.pretrained_ is None):
         raise typer.BadParameter("say which operator: a run's folder, or --pretrained NAME", param_hint="RUN")
-    if out.resolve() == options.input_.resolve():
-        raise typer.BadParameter("the prediction would overwrite the input; choose another file", param_hint="--out")
-    writers.check(out, [])
     chosen = way_named(options.how, options.m, options.l)
     if not isinstance(chosen, How):
         raise typer.BadParameter("sampled is for eval; to predict use exact, support or partition", param_hint="--how")
+    files = _targets(options)
     operator = _operator(options)
-    outputs = operator.features.outputs if operator.features else ("u",)
-    domain, given = read_sample(options.input_, options.sample, options.repair)
-    writers.check(out, [*given, *outputs])
-    asked = operator.sample(domain, **given)
-    _warn_if_unusual(operator, asked.a, asked.x)
     points = None if options.at is None else read_points(options.at)
-    with progress_bar("predict") as progress:
-        found = operator(asked, points, how=chosen, r=options.r, progress=progress).cpu()
-    answers = {name: found[:, i].double() for i, name in enumerate(outputs)}
-    if points is None:
-        known = {name: values.double() for name, values in given.items() if name not in outputs}
-        writers.save(out, domain, {**known, **answers})
+    for file, out in files.items():
+        console.print(_answer(operator, file, out, options, chosen, points), soft_wrap=True)
+
+
+def _targets(options: PredictOptions) -> dict[Path, Path]:
+    """Return the answer file of each input file."""
+    files = [Path(file) for given in options.input_ for file in (sorted(glob.glob(given)) if _pattern(given) else [given])]
+    if not files:
+        raise FileNotFoundError(f"{', '.join(options.input_)}: no such files")
+    if len(files) == 1 and options.out.suffix:
+        found = {files[0]: options.out}
     else:
-        writers.save(out, Cloud(points), answers)
+        if options.out.suffix:
+            raise typer.BadParameter(f"{len(files)} inputs need a folder for their answers", param_hint="--out")
+        found = {
+            file: options.out / (file.name if file.suffix.lower() in writers.WRITERS else f"{file.stem}.vtu") for file in files
+        }
+    for file, out in found.items():
+        if out.resolve() == file.resolve():
+            raise typer.BadParameter("the answer would overwrite the input; choose another file", param_hint="--out")
+        writers.check(out, [])
+    if len({*found.values()}) < len(found):
+        raise typer.BadParameter("two inputs have the same name; answer them in two calls", param_hint="--input")
+    return found
+
+
+def _pattern(given: str) -> bool:
+    return any(character in given for character in "*?[") and not Path(given).exists()
+
+
+def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, how: How, points: torch.Tensor | None) -> str:
+    """Answer for one file, write the answer, and return a sentence about it."""
+    known = operator.features
+    outputs = {"u": (0, 1)} if known is None else known.output_fields
+    given = read_sample(file, options.sample, options.repair, needed=None if known is None else known.given_fields)
+    numbers = {
+        **given.parameters,
+        **settings(options.set_ or [], dict.fromkeys(() if known is None else known.parameters, float)),
+    }
+    fields: dict[str, Any] = {**given.fields, **numbers}
+    writers.check(out, [*given.fields, *outputs])
+    asked = operator.sample(given.domain, **fields)
+    for text in operator.unusual(given.domain, fields):
+        warn(f"{file.name}: {text}; do not trust the answer")
+    with progress_bar("predict") as progress:
+        found = operator(asked, points, how=how, r=options.r, progress=progress).cpu().double()
+    answers = {name: torch.from_numpy(values) for name, values in operator.named(found).items()}
     text = f"{plain(out)}: {', '.join(outputs)} at {len(found)} points"
-    if points is None and all(name in given for name in outputs):
-        truth = torch.stack([given[name].double() for name in outputs], 1)
-        error = float((found.double() - truth).norm() / truth.norm())
-        text += f"; relative error against {', '.join(outputs)} of the input {error:.4f}"
-    console.print(text, soft_wrap=True)
+    if points is not None:
+        writers.save(out, Cloud(points), answers)
+        return text
+    truths = {name: given.fields[name].double() for name in outputs if name in given.fields}
+    others = {name: values for name, values in given.fields.items() if name not in outputs}
+    for name, truth in truths.items():
+        truth = truth[:, : answers[name].shape[1]] if truth.ndim == 2 else truth
+        others |= {f"{name}_truth": truth, f"{name}_error": answers[name] - truth}
+    writers.save(out, given.domain, {**others, **answers}, given.cell_data if out.suffix == ".vtu" else None, numbers)
+    for name, truth in truths.items():
+        start, stop = outputs[name]
+        whole = truth.reshape(len(truth), -1)[:, : stop - start]
+        error = relative_errors(found[:, start:stop], whole, given.domain.weights[:, None], [(0, stop - start)])
+        text += f"; relative error of {name} {float(error[0]):.4f}"
+    return text
 
 
 def _operator(options: PredictOptions) -> Operator:
@@ -84,13 +140,3 @@ def _operator(options: PredictOptions) -> Operator:
     if options.run is not None:
         return load(options.run, best=options.best, device=device)
     return pretrained(options.pretrained_ or "", device=device)
-
-
-def _warn_if_unusual(operator: Operator, a: torch.Tensor, x: torch.Tensor) -> None:
-    """Warn if inputs are far from those of training."""
-    size = operator.inputs.encode(a, x).abs().amax(0)
-    if float(size.max()) > 20:
-        warn(
-            f"the input is {float(size.max()):.0f} standard deviations away from what the operator was trained on; "
-            f"do not trust its answer"
-        )

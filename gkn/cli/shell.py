@@ -10,30 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gkn.cli.console import console, errors, literal, plain, warn
 from gkn.operator.ways import Exact, How, Partition, Sampled, Support
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def plain(text: object) -> str:
-    """Return text without markup, and without control characters that a file may carry."""
-    return escape("".join(character if character.isprintable() else "?" for character in str(text)))
-
-
-def literal(text: object) -> str:
-    """Return plain text for a column of a progress bar, which would fill in what is in braces."""
-    return plain(text).replace("{", "{{").replace("}", "}}")
-
-
-def warn(text: str) -> None:
-    """Print a warning."""
-    errors.print(f"[yellow]warning:[/] {plain(text)}")
+__all__ = ["console", "errors", "literal", "plain", "warn"]  # re-exported
 
 
 def fill(context: typer.Context, path: Path | None) -> Path | None:
@@ -74,7 +57,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 R = Annotated[float | None, typer.Option("--r", help="Another radius than in training.")]
 M = Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph, for support, partition and sampled.")]
 L = Annotated[int, typer.Option("--l", min=1, help="Draws of nodes that are averaged.")]
-Best = Annotated[bool, typer.Option(help="Use the network with the smallest test error, not the last one.")]
+Best = Annotated[bool, typer.Option(help="Use the network with the smallest validation error, not the last one.")]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import types
@@ -15,12 +16,15 @@ import torch
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
+from gkn.cli.judge import judge
 from gkn.cli.options import verb
 from gkn.cli.shell import Config, DatasetPath, Device, console, errors, literal, literals, plain, settings, warn
 from gkn.data.dataset import Dataset
+from gkn.data.split import Split
+from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS
-from gkn.operator.saved import OPERATOR
+from gkn.operator.saved import OPERATOR, load
 from gkn.operator.ways import Sampled
 from gkn.system.checks import device_named
 from gkn.train.fit import fit
@@ -36,10 +40,25 @@ class TrainOptions:
     out: Annotated[Path, typer.Option(help="The run's folder. After an interruption, the same command resumes the run.")]
     model: Annotated[str, typer.Option(help=f"Model to train: {', '.join(MODELS)}.")] = "NearFar"
     recipe: Annotated[str | None, typer.Option(help=f"Recipe: {', '.join(RECIPES)}. By default the model's own.")] = None
-    test: Annotated[int, typer.Option(min=0, help="Number of samples, the last ones, that are held out for evaluation.")] = 0
+    split: Annotated[
+        str, typer.Option(help="Shares of the samples to learn from, to choose the best network by, and to test on.")
+    ] = "0.8,0.1,0.1"
+    by: Annotated[str | None, typer.Option(help="Keep samples with the same value of this parameter in one part.")] = None
+    split_seed: Annotated[int, typer.Option(min=0, help="Seed of the split.")] = 0
     train: Annotated[
-        int | None,
-        typer.Option("--train", min=1, help="Number of samples to learn from, the first ones. By default all."),
+        int | None, typer.Option("--train", min=1, help="Number of samples to learn from, in place of --split.")
+    ] = None
+    validation: Annotated[int | None, typer.Option(min=0, help="Number of samples for validation, in place of --split.")] = None
+    test: Annotated[int | None, typer.Option(min=0, help="Number of samples for the test, in place of --split.")] = None
+    shuffle: Annotated[bool, typer.Option(help="With numbers of samples: draw them at random, or take them in order.")] = True
+    start: Annotated[
+        Path | None, typer.Option("--from", help="A run or saved operator whose network is trained further on this data.")
+    ] = None
+    size: Annotated[
+        str | None, typer.Option(help="Size of the model: small, medium or large. By default small on a CPU, large on a GPU.")
+    ] = None
+    geometry: Annotated[
+        bool | None, typer.Option(help="Give the network features of the geometry. By default if the domains differ.")
     ] = None
     every: Annotated[list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; several: learned together.")] = None
     inputs: Annotated[
@@ -49,10 +68,12 @@ class TrainOptions:
         list[str] | None, typer.Option("--output", help="A field to be learned. By default the dataset's outputs.")
     ] = None
     smooth: Annotated[
-        float | None,
-        typer.Option(min=0, help="Width of the Gaussian that smooths `a`, a length; 0: none. By default the model's."),
+        list[str] | None,
+        typer.Option(metavar="FIELD=WIDTH", help="Smooth an input by a Gaussian; 0: none. By default the model's choice."),
     ] = None
-    r: Annotated[float | None, typer.Option("--r", min=0, help="Neighbours within r. By default the model's.")] = None
+    r: Annotated[
+        float | None, typer.Option("--r", min=0, help="Neighbours within r, in the data's unit. By default the model's.")
+    ] = None
     m: Annotated[int | None, typer.Option("--m", min=1, help="Draw m nodes for each graph. By default the model's.")] = None
     l: Annotated[int, typer.Option("--l", min=1, help="Graphs per sample, if nodes are drawn.")] = 1
     mixed: Annotated[
@@ -70,10 +91,13 @@ class TrainOptions:
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other entry of the recipe.")] = None
     weighted: Annotated[bool | None, typer.Option(help="Count with quadrature weights. By default as the model needs.")] = None
     unit: Annotated[list[str] | None, typer.Option(metavar="FIELD=UNIT", help="Units of fields, for the record.")] = None
-    test_m: Annotated[
-        int | None, typer.Option("--test-m", min=1, help="Evaluate on this many drawn nodes. By default as in training.")
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many evaluations without a smaller validation error.")
     ] = None
-    test_every: Annotated[
+    evaluate_m: Annotated[
+        int | None, typer.Option("--evaluate-m", min=1, help="Evaluate on this many drawn nodes. By default as in training.")
+    ] = None
+    evaluate_every: Annotated[
         int | None, typer.Option(min=1, help="Epochs between evaluations. By default 20 evaluations per run.")
     ] = None
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0
@@ -87,62 +111,90 @@ class TrainOptions:
 
     def recipe_changes(self) -> dict[str, Any]:
         """Return the entries of the recipe that were given."""
-        given = {name: getattr(self, name) for name in ("epochs", "batch", "lr", "seed", "precision")}
+        given = {name: getattr(self, name) for name in ("epochs", "batch", "lr", "seed", "precision", "patience")}
         return {**settings(self.set_ or [], _types()), **{key: value for key, value in given.items() if value is not None}}
 
 
 @verb(TrainOptions)
 def train(options: TrainOptions) -> None:
-    """Learn an operator. Under torchrun every rank takes its share: torchrun --nproc-per-node 8 -m gkn -- train ..."""
+    """Learn an operator and write a report. After an interruption, the same command resumes; with more --epochs, it goes on.
+
+    Under torchrun every rank takes its share: torchrun --nproc-per-node 8 -m gkn -- train ...
+    """
     device = device_named(options.device)
     if options.model not in MODELS:
         raise ValueError(f"no model {options.model!r}; there are {', '.join(MODELS)}")
-    parts, test = _data(options)
+    whole = Dataset.open(options.data).using(options.inputs, options.outputs)
+    split = _split(options, whole)
+    parts, validation = _data(options, whole, split)
+    start = None if options.start is None else load(options.start, best=True)
+    about = {"command": shlex.join(["gkn", *sys.argv[1:]]), "device": _described(device), "split": split.json()}
     with training_bar(options.out) as report:
         operator = fit(
             parts,
-            options.model,
+            options.model if start is None else start,
             _rules(options, parts),
             options.recipe,
+            size=options.size,
             settings=literals(options.network or [], "--network"),
-            smoothing={} if options.smooth is not None else None,
-            test=test,
-            how=None if options.test_m is None else Sampled(options.test_m),
-            test_every=options.test_every,
+            smoothing=_widths(options.smooth),
+            geometry=options.geometry,
+            validation=validation,
+            how=None if options.evaluate_m is None else Sampled(options.evaluate_m),
+            evaluate_every=options.evaluate_every,
             out=options.out,
             weighted=options.weighted,
             units=_units(options.unit or []),
-            about={"command": shlex.join(["gkn", *sys.argv[1:]]), "device": _described(device)},
+            about=about,
             device=device,
             save_every=options.save_every,
             keep=options.keep,
             timeout=options.timeout,
             report=report,
+            announce=lambda text: console.print(plain(text), soft_wrap=True),
             warn=warn,
             tensorboard=options.tensorboard,
             **options.recipe_changes(),
         )
     metrics = operator.about["metrics"]
-    tested = ", no test (hold out samples with --test)"
-    if metrics["test"] is not None:
-        tested = f", test error {metrics['test']:.4f}"
+    error = metrics["validation"]
+    known = ", no validation" if error is None else f", validation error {error:.4f}"
     console.print(
-        f"{plain(options.out)}: {metrics['epoch']} epochs, loss {metrics['loss']:.4g}{tested}, {metrics['seconds']:.0f} s; "
+        f"{plain(options.out)}: {metrics['epoch']} epochs, loss {metrics['loss']:.4g}{known}, {metrics['seconds']:.0f} s; "
         f"the operator is in {plain(options.out / OPERATOR)}",
         soft_wrap=True,
     )
+    judged = split.test or split.validation
+    if judged and int(os.environ.get("RANK", "0")) == 0:
+        every = (options.every or [1])[0]
+        best = load(options.out, best=True, device=device)
+        what = "test" if split.test else "validation"
+        judge(best, whole.take(judged).every(every), whole.take(split.train).every(every), options.out, what)
 
 
-def _data(options: TrainOptions) -> tuple[list[Dataset], Dataset | None]:
-    """Return the datasets to learn from, and the test set."""
-    whole = Dataset.open(options.data).using(options.inputs, options.outputs)
-    if options.smooth:
-        whole = whole.smoothed(options.smooth, "a")
-    first = len(whole) - options.test if options.train is None else options.train
-    if first + options.test > len(whole) or first < 1:
-        raise ValueError(f"{options.data}: {first} samples to learn from and {options.test} to test on; it has {len(whole)}")
+def _split(options: TrainOptions, whole: Dataset) -> Split:
+    """Return the samples of each part: by shares, or by numbers if any is given."""
+    numbers = (options.train, options.validation, options.test)
+    if all(each is None for each in numbers):
+        try:
+            shares = tuple(float(share) for share in options.split.split(","))
+        except ValueError:
+            shares = ()
+        if len(shares) != 3:
+            raise typer.BadParameter(f"{options.split!r}: needed three shares, e.g. 0.8,0.1,0.1", param_hint="--split")
+        return Split.draw(whole, shares, options.by, options.split_seed)
+    if options.by is not None:
+        raise typer.BadParameter("parts by a parameter need shares: --split", param_hint="--by")
+    order = [*range(len(whole))]
+    if options.shuffle:
+        order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(options.split_seed)).tolist()
+    return Split.counted(whole, options.train, options.validation or 0, options.test or 0, order)
+
+
+def _data(options: TrainOptions, whole: Dataset, split: Split) -> tuple[list[Dataset], Dataset | None]:
+    """Return the datasets to learn from, and the validation set."""
     strides = options.every or [1]
-    learn, held = whole.take(first), whole.take(range(len(whole) - options.test, len(whole)))
+    learn, held = whole.take(split.train), whole.take(split.validation)
     parts = [learn.every(k) for k in strides]
     if options.mixed is not None:
         if options.m is not None or min(strides) == 1:
@@ -150,7 +202,21 @@ def _data(options: TrainOptions) -> tuple[list[Dataset], Dataset | None]:
                 "--mixed: needed a coarser grid beside the drawn points, --every K; for drawn points alone use --m"
             )
         parts.append(learn)
-    return parts, held.every(strides[0]) if options.test else None
+    return parts, held.every(strides[0]) if len(held) else None
+
+
+def _widths(given: list[str] | None) -> dict[str, float] | None:
+    """Return the widths of the Gaussians, or None for the model's own."""
+    if given is None:
+        return None
+    widths = {}
+    for each in given:
+        name, equals, value = each.rpartition("=")
+        try:
+            widths[name if equals else "a"] = float(value)
+        except ValueError:
+            raise typer.BadParameter(f"{each!r}: needed FIELD=WIDTH, e.g. a=0.03", param_hint="--smooth") from None
+    return {name: width for name, width in widths.items() if width}
 
 
 def _rules(options: TrainOptions, parts: list[Dataset]) -> list[Rule] | None:
@@ -159,7 +225,9 @@ def _rules(options: TrainOptions, parts: list[Dataset]) -> list[Rule] | None:
         raise ValueError(f"--l {options.l}: graphs per sample need nodes that are drawn, --m")
     if options.r is None and options.m is None and options.mixed is None:
         return None
-    usual = rule_from(MODELS[options.model].defaults(parts[0], options.recipe).rule)
+    frame = Frame.of(domain for part in parts for domain in part.domains())
+    framed = [part.framed(frame) for part in parts]
+    usual = rule_from(MODELS[options.model].defaults(framed[0], options.recipe).rule).scaled(frame.scale)
     rule = usual.whole(options.r) if options.m is None else usual.sampled(options.m, options.l, options.r)
     if options.mixed is None:
         return [rule] * len(parts)
@@ -195,10 +263,10 @@ def training_bar(out: Path) -> Iterator[Report]:
         task = bar.add_task("reading the data", total=None)
 
         def report(now: Status) -> None:
-            test = "" if now.test is None else f", test {now.test:.4f}"
+            error = "" if now.validation is None else f", validation {now.validation:.4f}"
             minutes, seconds = divmod(round(now.seconds_left), 60)
             text = (
-                f"epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}, loss {now.loss:.4g}{test}, "
+                f"epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}, loss {now.loss:.4g}{error}, "
                 f"{now.edges_per_second:.2g} edges/s, {minutes}:{seconds:02d} left"
             )
             bar.update(task, completed=now.step, total=now.steps, description=text)

@@ -6,6 +6,7 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -14,14 +15,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gkn.data import storage
-from gkn.data.source import Kept, Memory, Smoothed, Source
+from gkn.data.groups import Groups, expanded, ranges_of
+from gkn.data.memory import Given, Memory
+from gkn.data.source import Geometric, Kept, Smoothed, Source
 from gkn.data.stored import Stored
+from gkn.data.transfer import are_sensors, transferred
 from gkn.geometry.domain import Domain
+from gkn.geometry.frame import Frame
 from gkn.system.checks import check_device
 from gkn.system.files import digest
 from gkn.system.machine import versions
 
 SHARD_BYTES = 2**26
+GEOMETRY = "geometry."  # how the names of geometry features begin
 
 
 class BadNumbers(ArithmeticError):
@@ -30,11 +36,15 @@ class BadNumbers(ArithmeticError):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One pair: c input and o output functions on the K points of a domain."""
+    """One pair: c input and o output functions on the K points of a domain.
+
+    frame   the frame that the domain is in; None: it is in the user's unit
+    """
 
     domain: Domain
     a: Float[Tensor, "K c"]
     u: Float[Tensor, "K o"]
+    frame: Frame | None = None
 
     @property
     def x(self) -> Float[Tensor, "K d"]:
@@ -60,38 +70,69 @@ def check_sample(values: Tensor, names: Sequence[str], sample: int, how: str = "
 
 
 class Dataset:
-    """Named fields of n samples. Fields named in `outputs` (by default "u") are to be learned, all others are inputs.
+    """Named fields of n samples. Fields named in `outputs` (by default "u") are to be learned.
 
-        Dataset(grid, a=a, u=u)                          (n, K) tensors on one domain
+        Dataset(grid, a=a, u=u)                          (n, K) arrays on one domain
         Dataset([mesh_0, mesh_1], a=[a_0, a_1], u=...)   one domain per sample
+        Dataset(meshes, load=[1.0, 2.5], u=...)          a parameter: one number per sample
+        Dataset(grid, velocity=v, outputs=["velocity"])  v (n, K, 2): a vector, with components velocity_x and velocity_y
+        Dataset(mesh, a=a, u=u, input_domain=sensors)    inputs on other points than outputs
         Dataset.open("data/darcy241")                    from disk, read when needed
 
-    `take`, `split`, `every` and `smoothed` return views: nothing is copied or computed until it is read.
+    Arrays may be numpy's or torch's. By default all fields that are no outputs are inputs; there may be none. `take`, `split`,
+    `every` and `smoothed` return views: nothing is copied or computed until it is read.
     """
 
     def __init__(
-        self, domain: Domain | Sequence[Domain], /, *, outputs: Sequence[str] = ("u",), **fields: Tensor | Sequence[Tensor]
+        self,
+        domain: Domain | Sequence[Domain],
+        /,
+        *,
+        outputs: Sequence[str] = ("u",),
+        inputs: Sequence[str] | None = None,
+        input_domain: Domain | Sequence[Domain] | None = None,
+        **fields: Given,
     ) -> None:
-        self._fill(domain, fields, outputs)
+        self._fill(domain, fields, outputs, inputs, input_domain)
 
     def _fill(
-        self, domain: Domain | Sequence[Domain], fields: Mapping[str, Tensor | Sequence[Tensor]], outputs: Sequence[str]
+        self,
+        domain: Domain | Sequence[Domain],
+        fields: Mapping[str, Given],
+        outputs: Sequence[str],
+        inputs: Sequence[str] | None,
+        input_domain: Domain | Sequence[Domain] | None,
     ) -> Dataset:
-        missing = [name for name in outputs if name not in fields]
-        if missing or not outputs or len({*outputs}) != len(outputs) or len(fields) == len(outputs):
-            raise ValueError(
-                f"Dataset(outputs={[*outputs]}, fields {[*fields]}): needed every output among the fields, and an input too"
-            )
+        moved: dict[str, tuple[str, ...]] = {}
+        if input_domain is not None:
+            named = [name for name in fields if name not in outputs] if inputs is None else inputs
+            values = {name: fields[name] for name in named}
+            on_points = transferred(values, input_domain, domain)
+            if are_sensors(input_domain):
+                moved = {name: tuple(each for each in on_points if each.rpartition("_")[0] == name) for name in named}
+            fields = {**{name: given for name, given in fields.items() if name not in named}, **on_points}
+            inputs = None if inputs is None else [*on_points]
         source = Memory(domain, fields)
-        inputs = tuple(name for name in fields if name not in outputs)
-        return self._set(source, range(source.n), 1, inputs, tuple(outputs), None)
+        source.groups |= moved
+        known = {*source.names, *source.groups}
+        missing = [name for name in (*outputs, *(inputs or ())) if name not in known]
+        if missing or not outputs or len({*outputs}) != len(outputs):
+            raise ValueError(f"Dataset(outputs={[*outputs]}, fields {[*fields]}): needed every output among the fields")
+        wanted = expanded(outputs, source.groups)
+        others = [name for name in source.names if name not in wanted]
+        given = tuple(others) if inputs is None else expanded(inputs, source.groups)
+        return self._set(source, range(source.n), 1, given, wanted, None)
 
     @staticmethod
     def of(
-        domain: Domain | Sequence[Domain], fields: Mapping[str, Tensor | Sequence[Tensor]], outputs: Sequence[str] = ("u",)
+        domain: Domain | Sequence[Domain],
+        fields: Mapping[str, Given],
+        outputs: Sequence[str] = ("u",),
+        inputs: Sequence[str] | None = None,
+        input_domain: Domain | Sequence[Domain] | None = None,
     ) -> Dataset:
         """Make a dataset of fields in a dictionary. Unlike with keywords, a field may have any name."""
-        return Dataset.__new__(Dataset)._fill(domain, fields, outputs)
+        return Dataset.__new__(Dataset)._fill(domain, fields, outputs, inputs, input_domain)
 
     @staticmethod
     def of_source(
@@ -134,7 +175,8 @@ class Dataset:
         return len(self._index)
 
     def __repr__(self) -> str:
-        fields = f"{', '.join(self.inputs)} -> {', '.join(self.outputs)}"
+        inputs, outputs = (", ".join(ranges_of(names, self.groups)) for names in (self.inputs, self.outputs))
+        fields = f"{inputs or 'the geometry'} -> {outputs}"
         return f"Dataset({len(self)} samples, {fields}, on {described(self._domain)})"
 
     # --- reading
@@ -143,6 +185,26 @@ class Dataset:
     def names(self) -> tuple[str, ...]:
         """Names of all fields, inputs first."""
         return (*self.inputs, *self.outputs)
+
+    @property
+    def groups(self) -> Groups:
+        """Vectors and tensors, with the names of their components."""
+        return self._source.groups
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of fields that are one number per sample."""
+        return tuple(name for name in self._source.parameters if name in self.names)
+
+    @property
+    def output_fields(self) -> dict[str, tuple[int, int]]:
+        """Output fields, vectors as a whole, with their columns (first, last + 1) among the outputs."""
+        return ranges_of(self.outputs, self.groups)
+
+    @property
+    def frame(self) -> Frame | None:
+        """The frame that the domains are in; None: they are in the user's unit."""
+        return self._source.frame
 
     @property
     def domain(self) -> Domain:
@@ -173,17 +235,25 @@ class Dataset:
         values = self._source.read_all(name, self._index)
         return values if self._nodes is None else values[:, self._nodes]
 
-    def value(self, name: str, i: int) -> Float[Tensor, " K"]:
-        """Return one field of one sample."""
+    def value(self, name: str, i: int) -> Tensor:
+        """Return one field (K,) of one sample; a vector as (K, c)."""
         self._known(name)
+        if name in self.groups and name not in self.names:
+            return torch.stack([self.value(part, i) for part in self.groups[name]], -1)
         values = self._source.read(name, self._index[self._position(i)])
         return values if self._nodes is None else values[self._nodes]
 
     def __getitem__(self, i: int) -> Sample:
         place = self._index[self._position(i)]
         domain = self._source.domain(place) if self._domain is None else self._domain
-        a, u = (torch.stack([self.value(name, i) for name in names], -1) for names in (self.inputs, self.outputs))
-        return Sample(domain, a, u)
+        u = torch.stack([self.value(name, i) for name in self.outputs], -1)
+        rows = [self.value(name, i) for name in self.inputs]
+        return Sample(domain, torch.stack(rows, -1) if rows else u.new_zeros(len(u), 0), u, self.frame)
+
+    def parameter(self, name: str, i: int) -> float:
+        """Return a parameter of one sample."""
+        self._known(name)
+        return self._source.parameter(name, self._index[self._position(i)])
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[i] for i in range(len(self)))
@@ -202,7 +272,7 @@ class Dataset:
         return i % len(self)
 
     def _known(self, name: str) -> None:
-        if name not in self.names:
+        if name not in self.names and not {*self.groups.get(name, ("",))} <= {*self.names}:
             raise KeyError(f"no field {name!r} in this dataset; it has {', '.join(self.names)}")
 
     # --- views
@@ -218,24 +288,38 @@ class Dataset:
             raise ValueError("Dataset.take: numbers of samples are needed, not a mask")
         return self._view(index=[self._index[self._position(operator.index(i))] for i in which])
 
-    def split(self, *sizes: float) -> tuple[Dataset, ...]:
-        """Return disjoint parts in order, starting at the first sample.
+    def split(self, *sizes: float, by: str | Sequence[Any] | None = None, seed: int = 0) -> tuple[Dataset, ...]:
+        """Return disjoint parts. Shares are drawn at random, numbers of samples are taken in order from the first one.
 
-        split(100, 40)   parts of 100 and 40 samples
         split(0.8)       80 percent of the samples, and the rest
-        split(0.7, 0.2)  70 and 20 percent
+        split(0.8, 0.1)  80 and 10 percent, and the rest is left out; split(0.8, 0.1, 0.1) leaves nothing out
+        split(100, 40)   the first 100 samples and the next 40
+
+        by     keep samples together that have the same label: a label for each sample, or the name of a parameter
+        seed   of the random order
         """
         shares = [not isinstance(size, int) for size in sizes]
-        counts = [round(size * len(self)) if share else int(size) for size, share in zip(sizes, shares, strict=True)]
-        if shares == [True]:
-            counts.append(len(self) - counts[0])
-        if sum(counts) > len(self) or any(count < 0 for count in counts):
-            raise ValueError(f"Dataset.split{sizes}: {sum(counts)} samples asked for, this dataset has {len(self)}")
-        parts, start = [], 0
-        for count in counts:
-            parts.append(self._view(index=self._index[start : start + count]))
-            start += count
-        return tuple(parts)
+        if not all(shares) or not sizes:
+            if any(shares) or by is not None:
+                raise ValueError(f"Dataset.split{sizes}: needed shares only, such as 0.8, or numbers of samples only")
+            counts = [int(size) for size in sizes]
+            if sum(counts) > len(self) or any(count < 0 for count in counts):
+                raise ValueError(f"Dataset.split{sizes}: {sum(counts)} samples asked for, this dataset has {len(self)}")
+            ends = [0, *accumulate(counts)]
+            return tuple(self._view(index=self._index[start:stop]) for start, stop in pairwise(ends))
+        if len(sizes) == 1:
+            sizes = (*sizes, 1 - sizes[0])
+        if min(sizes) < 0 or sum(sizes) > 1 + 1e-9:
+            raise ValueError(f"Dataset.split{sizes}: needed shares from 0 to 1 that add up to at most 1")
+        return tuple(self.take(part) for part in drawn_parts(self._labels(by), sizes, seed))
+
+    def _labels(self, by: str | Sequence[Any] | None) -> list[Any]:
+        if by is None:
+            return [*range(len(self))]
+        labels = [self.parameter(by, i) for i in range(len(self))] if isinstance(by, str) else [*by]
+        if len(labels) != len(self):
+            raise ValueError(f"Dataset.split(by=...): {len(labels)} labels for {len(self)} samples; needed one for each")
+        return labels
 
     def every(self, k: int) -> Dataset:
         """Return the same functions on every k-th node of each axis of their grid."""
@@ -259,6 +343,26 @@ class Dataset:
         if twice:
             raise ValueError(f"Dataset.smoothed({width}, {name!r}): there is a field {twice[0]!r} already")
         return self._view(source=source, inputs=(*self.inputs, *source.added))
+
+    def with_geometry(self) -> Dataset:
+        """Add features of the geometry to the inputs: see `Geometric`. They are computed when read."""
+        if not len(self):
+            raise ValueError("Dataset.with_geometry: this dataset has no samples")
+        source = Geometric(self._source)
+        return self._view(source=source, inputs=(*self.inputs, *source.added))
+
+    @property
+    def has_geometry(self) -> bool:
+        """True if features of the geometry are among the inputs."""
+        return any(name.startswith(GEOMETRY) for name in self.inputs)
+
+    def framed(self, frame: Frame) -> Dataset:
+        """Return the same samples with their points in a frame, in which an operator sees them."""
+        if self.frame == frame:
+            return self
+        if self.frame is not None:
+            raise ValueError("this dataset is in the frame of another operator; give the dataset as it was made")
+        return self._view(source=self._source.framed(frame))
 
     def kept(self, device: torch.device | str = "cpu") -> Dataset:
         """Return the same samples with all values in memory. Smoothed fields are computed once, together, on `device`.
@@ -292,6 +396,7 @@ class Dataset:
         )
         for name in (*inputs, *outputs):
             self._known(name)
+        inputs, outputs = expanded(inputs, self.groups), expanded(outputs, self.groups)
         if not outputs or len({*inputs, *outputs}) != len(inputs) + len(outputs):
             raise ValueError(f"Dataset.using({[*inputs]}, {[*outputs]}): needed an output, and no field twice")
         return self._view(inputs=inputs, outputs=outputs)
@@ -307,7 +412,7 @@ class Dataset:
     def given(self) -> tuple[str, ...]:
         """The inputs that are not computed from others."""
         made = {name for source in self._source.smoothings() for name in source.added}
-        return tuple(name for name in self.inputs if name not in made)
+        return tuple(name for name in self.inputs if name not in made and not name.startswith(GEOMETRY))
 
     def identity(self) -> dict[str, Any]:
         """Return a description that is equal for two datasets only if they hold the same data."""
@@ -348,6 +453,8 @@ class Dataset:
             origin={**(self._origin() if origin is None else origin), "saved": digest(self.identity())},
             seed=self.manifest.seed if self.manifest else None,
             versions=versions(),
+            groups={name: parts for name, parts in self.groups.items() if {*parts} <= {*self.names}},
+            parameters=self.parameters,
         )
         with storage.writing(folder, header, one, force) as manifest:
             listed = {shard.start for shard in manifest.shards}
@@ -356,10 +463,24 @@ class Dataset:
                 if start in listed:
                     continue
                 part = range(start, min(start + count, len(self)))
-                fields = {name: [self.value(name, i) for i in part] for name in self.names}
+                fields: dict[str, Any] = {
+                    name: torch.tensor([self.parameter(name, i) for i in part], dtype=torch.float64)
+                    if name in self.parameters
+                    else [self.value(name, i) for i in part]
+                    for name in self.names
+                }
                 domains = None if one is not None else [self._source.domain(self._index[i]) for i in part]
                 prepared = storage.prepare_shard(folder, number, start, fields, domains)
                 manifest = storage.listing(folder, manifest, prepared)
+
+
+def drawn_parts(labels: Sequence[Any], shares: Sequence[float], seed: int) -> list[list[int]]:
+    """Return the samples of each part, in ascending order. Samples with equal labels are in one part."""
+    kinds = [*dict.fromkeys(labels)]
+    order = torch.randperm(len(kinds), generator=torch.Generator().manual_seed(seed)).tolist()
+    ends = [0, *(round(end * len(kinds)) for end in accumulate(shares))]
+    place = {kinds[k]: rank for rank, k in enumerate(order)}
+    return [[i for i, label in enumerate(labels) if start <= place[label] < stop] for start, stop in pairwise(ends)]
 
 
 def described(domain: Domain | None) -> str:

@@ -6,21 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from gkn.data.dataset import Dataset, Sample
+from gkn.data.groups import ranges_of
+from gkn.data.transfer import transferred
 from gkn.geometry.domain import Domain
+from gkn.geometry.frame import Frame
 
 
 @dataclass(frozen=True)
 class Features:
-    """Names of the fields of a network.
+    """Names of the fields of a network, and the frame in which it sees points.
 
-    given     the fields a user has to give
-    inputs    the inputs of the network, in its order
-    outputs   its outputs
-    smoothed  (field, width): this field smoothed by a Gaussian of that width, and its gradient, are among the inputs
-    units     units of the fields, for display only
+    given        the fields a user has to give
+    inputs       the inputs of the network, in its order
+    outputs      its outputs
+    smoothed     (field, width): this field smoothed by a Gaussian of that width, and its gradient, are among the inputs
+    units        units of the fields, for display only
+    geometry     features of the geometry are among the inputs
+    groups       vectors and tensors, with the names of their components
+    parameters   fields that are one number per sample
+    frame        the frame, in which smoothing widths are given too; None: the identity
     """
 
     given: tuple[str, ...]
@@ -28,19 +37,38 @@ class Features:
     outputs: tuple[str, ...]
     smoothed: tuple[tuple[str, float], ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
+    geometry: bool = False
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    frame: Frame | None = None
 
     @staticmethod
     def of(dataset: Dataset, units: Mapping[str, str] | None = None) -> Features:
         """Return the features of a dataset."""
-        unknown = [name for name in units or {} if name not in dataset.names]
+        groups = {name: tuple(parts) for name, parts in dataset.groups.items() if {*parts} <= {*dataset.names}}
+        unknown = [name for name in units or {} if name not in (*dataset.names, *groups)]
         if unknown:
             raise KeyError(f"a unit for {unknown[0]!r}, which is no field of this dataset; it has {', '.join(dataset.names)}")
         sources = [name for name, _ in dataset.smoothing if name not in dataset.given]
         given = (*dataset.given, *sources)
-        return Features(given, dataset.inputs, dataset.outputs, tuple(dataset.smoothing), dict(units or {}))
+        more: dict[str, Any] = {"geometry": dataset.has_geometry, "groups": groups, "parameters": dataset.parameters}
+        names = (given, dataset.inputs, dataset.outputs, tuple(dataset.smoothing), dict(units or {}))
+        return Features(*names, **more, frame=dataset.frame)
+
+    @property
+    def output_fields(self) -> dict[str, tuple[int, int]]:
+        """Output fields, vectors as a whole, with their columns (first, last + 1) among the outputs."""
+        return ranges_of(self.outputs, self.groups)
+
+    @property
+    def given_fields(self) -> tuple[str, ...]:
+        """Fields a user has to give, vectors as a whole."""
+        return tuple(ranges_of(self.given, self.groups))
 
     def __call__(self, dataset: Dataset) -> Dataset:
-        """Return the dataset with these fields and no others, in this order."""
+        """Return the dataset with these fields and no others, in this order, with its points in the frame."""
+        if self.frame is not None:
+            dataset = dataset.framed(self.frame)
         if not dataset.smoothing:
             dataset = dataset.using(self.given, self.outputs)
             for name, width in self.smoothed:
@@ -50,24 +78,64 @@ class Features:
                 f"this dataset is smoothed by {dataset.smoothing}, the operator was trained with {[*self.smoothed] or 'none'}: "
                 f"give it the dataset as it was made"
             )
+        if self.geometry and not dataset.has_geometry:
+            dataset = dataset.with_geometry()
         return dataset.using(self.inputs, self.outputs)
 
-    def sample(self, domain: Domain, given: Mapping[str, Any]) -> Sample:
-        """Return a sample with these fields, computed from fields (K,) on a domain. Its outputs are unknown: 0."""
-        missing = [name for name in self.given if name not in given]
+    def sample(self, domain: Domain, given: Mapping[str, Any], input_domain: Domain | None = None) -> Sample:
+        """Return a sample with these fields, computed from fields (K,) or (K, c) and numbers. Its outputs are unknown: 0.
+
+        input_domain   the points that the given fields are on, if they are not those of the domain
+        """
+        if input_domain is not None:
+            moved = transferred({name: [values] for name, values in given.items()}, input_domain, domain)
+            given = {name: values[0] for name, values in moved.items()}
+        parts = self.components(given)
+        missing = [name for name in self.given if name not in parts]
         if missing:
             have = ", ".join(given) or "none"
-            raise KeyError(f"the operator needs the field {missing[0]!r}; given are: {have}")
-        rows = {name: torch.as_tensor(given[name])[None] for name in self.given}
+            wanted = next((key for key, names in self.groups.items() if missing[0] in names), missing[0])
+            raise KeyError(f"the operator needs the field {wanted!r}; given are: {have}")
+        rows = {name: parts[name][None] for name in self.given}
+        for name, values in rows.items():
+            if name in self.parameters and values.ndim > 1:
+                rows[name] = values[:, 0]  # given as a constant field
         unknown = {name: torch.zeros(1, len(domain), dtype=torch.float64) for name in self.outputs}
         return self(Dataset.of(domain, {**rows, **unknown}, self.outputs))[0]
 
+    def components(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the given fields with vectors (K, c) taken apart."""
+        parts: dict[str, Tensor] = {}
+        for name, values in given.items():
+            array = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+            if name not in self.groups:
+                parts[name] = array
+                continue
+            names = self.groups[name]
+            if array.ndim < 1 or array.shape[-1] < len(names):
+                raise ValueError(f"{name} of shape {tuple(array.shape)}; needed its {len(names)} components on the last axis")
+            parts |= {part: array[..., j] for j, part in enumerate(names)}
+        return parts
+
     def json(self) -> dict[str, Any]:
         names = {name: [*getattr(self, name)] for name in ("given", "inputs", "outputs")}
-        return {**names, "smoothed": [[*each] for each in self.smoothed], "units": dict(self.units)}
+        entries: dict[str, Any] = {**names, "smoothed": [[*each] for each in self.smoothed], "units": dict(self.units)}
+        if self.geometry:
+            entries["geometry"] = True
+        if self.groups:
+            entries["groups"] = {name: [*parts] for name, parts in self.groups.items()}
+        if self.parameters:
+            entries["parameters"] = [*self.parameters]
+        if self.frame is not None:
+            entries["frame"] = self.frame.json()
+        return entries
 
     @staticmethod
     def from_json(said: Mapping[str, Any]) -> Features:
         smoothed = tuple((str(name), float(width)) for name, width in said["smoothed"])
         given, inputs, outputs = (tuple(str(each) for each in said[name]) for name in ("given", "inputs", "outputs"))
-        return Features(given, inputs, outputs, smoothed, dict(said["units"]))
+        groups = {str(name): tuple(map(str, parts)) for name, parts in said.get("groups", {}).items()}
+        frame = Frame.from_json(said["frame"]) if "frame" in said else None
+        parameters = tuple(map(str, said.get("parameters", ())))
+        geometry = bool(said.get("geometry", False))
+        return Features(given, inputs, outputs, smoothed, dict(said["units"]), geometry, groups, parameters, frame)

@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset, check_sample
+from gkn.data.groups import ranges_of
+from gkn.data.walls import Wall
 from gkn.geometry.domain import Domain
-
-
-def _box(x: Tensor) -> Tensor:
-    """Return a smooth function: 0 outside the unit box and on its boundary, close to the distance near it, 1 in the middle."""
-    inside = (x * (1 - x)).clamp_min(0).abs()  # and no -0.0, whose inverse is -inf
-    return 4 * x.shape[1] / (1 / inside).sum(1)
-
-
-def _ball(x: Tensor) -> Tensor:
-    """Return a smooth function: 0 outside the unit ball around 0 and on its boundary, 1 at 0."""
-    return (1 - x.square().sum(1)).clamp_min(0)
-
-
-WALLS: dict[str, Callable[[Tensor], Tensor]] = {"box": _box, "ball": _ball}
-"""Boundaries, as functions (P, d) -> (P,) that are 0 there."""
 
 
 @dataclass(frozen=True, eq=False)
 class Normalizer:
     """(values - mean) / std, with one mean and one standard deviation per field, or, on a `domain`, one per field and point.
 
-    The second kind holds the mean solution; between the points of its domain it is interpolated. With `zero`, one of `WALLS`,
-    std is multiplied by a function that is 0 on that boundary. There every output of a network is decoded to the mean.
+    The second kind holds the mean solution; between the points of its domain it is interpolated. With `zero`, a `Wall` or its
+    name, std is multiplied by a function that is 0 on that boundary. There every output of a network is decoded to the mean.
+    Components of a vector share one standard deviation.
     """
 
     mean: Tensor  # (c,), or (K, c) on a domain of K points; float64
     std: Tensor  # likewise, > 0
     domain: Domain | None = None
-    zero: str | None = None
+    zero: Wall | str | None = None
 
     def __post_init__(self) -> None:
-        if self.zero is not None and (self.zero not in WALLS or self.domain is not None):
-            raise ValueError(f"Normalizer(zero={self.zero!r}): use one of {', '.join(WALLS)}, and no domain")
+        if isinstance(self.zero, str):
+            object.__setattr__(self, "zero", Wall(self.zero))
+        if self.zero is not None and self.domain is not None:
+            raise ValueError(f"Normalizer(zero={self.zero!r}, domain=...): needed one or the other")
         mean, std = (torch.as_tensor(given, dtype=torch.float64) for given in (self.mean, self.std))
         shape = () if self.domain is None else (len(self.domain),)
         if mean.shape[:-1] != shape or mean.ndim != len(shape) + 1 or mean.shape != std.shape:
@@ -82,10 +72,12 @@ class Normalizer:
             return Normalizer._fit_zero(datasets, names, zero)
         means, stds = [], []
         for moments in _moments(datasets, names, lambda values: values):
-            std = float(moments.square / max(moments.count, 1)) ** 0.5
             means.append(float(moments.mean))
-            stds.append(std if std > 1e-12 * max(abs(means[-1]), 1e-300) else 1.0)
-        return Normalizer(torch.tensor(means, dtype=torch.float64), torch.tensor(stds, dtype=torch.float64))
+            stds.append(float(moments.square / max(moments.count, 1)) ** 0.5)
+        mean = torch.tensor(means, dtype=torch.float64)
+        std = _shared(torch.tensor(stds, dtype=torch.float64), datasets[0], names)
+        constant = std <= 1e-12 * mean.abs().clamp_min(1e-300)
+        return Normalizer(mean, torch.where(constant, 1.0, std))
 
     @staticmethod
     def _fit_pointwise(datasets: Sequence[Dataset], names: Sequence[str]) -> Normalizer:
@@ -104,32 +96,43 @@ class Normalizer:
 
     @staticmethod
     def _fit_zero(datasets: Sequence[Dataset], names: Sequence[str], zero: str) -> Normalizer:
-        if zero not in WALLS:
-            raise ValueError(f"Normalizer.fit(zero={zero!r}): use one of {', '.join(WALLS)}")
+        """Multiply the std of the fields that are 0 on the boundary by a function that is 0 there; others are as usual."""
+        wall = Wall.around(zero, [domain for each in datasets for domain in each.domains()])
         squares, walls = torch.zeros(len(names), dtype=torch.float64), 0.0
+        vanishes, first = torch.ones(len(names), dtype=torch.bool), -1
         for each in datasets:
-            wall = WALLS[zero](each.domain.points) if each.one_domain else None
+            common = wall(each.domain.points, each.domain) if each.one_domain else None
             for i in range(len(each)):
-                here = WALLS[zero](each[i].domain.points) if wall is None else wall
+                domain = each[i].domain
+                here = wall(domain.points, domain) if common is None else common
                 values = torch.stack([each.value(name, i).double() for name in names])
                 squares, walls = squares + values.square().sum(1), walls + float(here.square().sum())
                 beyond = values[:, here == 0].abs()
-                if beyond.numel() and float(beyond.max()) > 1e-6 * float(values.abs().max()):
-                    raise ValueError(
-                        f"zero={zero!r}: {', '.join(names)} of sample {each.number(i)} is not 0 on the unit {zero} or beyond"
-                    )
-        std = (squares / max(walls, 1e-300)).sqrt()
-        return Normalizer(torch.zeros_like(std), torch.where(std > 0, std, 1.0), None, zero)
+                if beyond.shape[1]:
+                    now = beyond.amax(1) <= 1e-6 * values.abs().amax(1)
+                    first = each.number(i) if first < 0 and not now.any() else first
+                    vanishes &= now
+        if not vanishes.any():
+            raise ValueError(f"zero={zero!r}: {', '.join(names)} of sample {max(first, 0)} is not 0 on the {zero} or beyond")
+        std = _shared((squares / max(walls, 1e-300)).sqrt(), datasets[0], names)
+        std = torch.where(std > 0, std, 1.0)
+        if vanishes.all():
+            return Normalizer(torch.zeros_like(std), std, None, wall)
+        usual = Normalizer.fit(datasets, names)
+        mean, std = torch.where(vanishes, 0.0, usual.mean), torch.where(vanishes, std, usual.std)
+        return Normalizer(mean, std, None, replace(wall, fields=tuple(vanishes.tolist())))
 
-    def at(self, points: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return mean and std at points (P, d): (P, c) each, or (c,) if they are the same everywhere."""
+    def at(self, points: Tensor | None, domain: Domain | None = None) -> tuple[Tensor, Tensor]:
+        """Return mean and std at points (P, d) of a domain: (P, c) each, or (c,) if they are the same everywhere."""
         if self.domain is None and self.zero is None:
             return self.mean, self.std
         if points is None:
             raise ValueError("Normalizer: this one differs from point to point; say where the values are")
-        if self.domain is None:
-            wall = WALLS[str(self.zero)](points.cpu().double())[:, None]
-            return self.mean.expand(len(wall), -1), wall * self.std
+        if isinstance(self.zero, Wall):
+            wall = self.zero(points.cpu().double(), domain)[:, None]
+            factor = torch.where(self.zero.of_fields(self.fields), wall, 1.0)
+            return self.mean.expand(len(wall), -1), factor * self.std
+        assert self.domain is not None
         known = self.domain.points
         if points.shape == known.shape and torch.equal(points.cpu().double(), known):
             return self.mean, self.std
@@ -144,10 +147,19 @@ class Normalizer:
         mean, std = (x.to(values.device) for x in self.at(points))
         return (values.double() - mean) / std
 
-    def decode(self, values: Tensor, points: Tensor | None = None) -> Tensor:
+    def decode(self, values: Tensor, points: Tensor | None = None, domain: Domain | None = None) -> Tensor:
         """Undo `encode`, in the type of `values`."""
-        mean, std = (x.to(values.device) for x in self.at(points))
+        mean, std = (x.to(values.device) for x in self.at(points, domain))
         return (values.double() * std + mean).to(values.dtype)
+
+
+def _shared(std: Tensor, dataset: Dataset, names: Sequence[str]) -> Tensor:
+    """Return standard deviations in which the components of a vector share one: the root of their mean square."""
+    out = std.clone()
+    for start, stop in ranges_of(names, dataset.groups).values():
+        if stop - start > 1:
+            out[start:stop] = std[start:stop].square().mean().sqrt()
+    return out
 
 
 class _Moments:

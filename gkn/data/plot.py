@@ -40,8 +40,7 @@ def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "")
             if row == 0:
                 axis.set_title(f"sample {column}", fontsize=9)
             if column == 0:
-                shown = name.replace("$", r"\$")  # no formula
-                axis.set_ylabel(f"{shown}(x)" if one_dimension else shown, fontsize=11)
+                axis.set_ylabel(f"{_shown(name)}(x)" if one_dimension else _shown(name), fontsize=11)
             if one_dimension and row == len(names) - 1:
                 axis.set_xlabel("x")
         if drawn is not None:
@@ -66,44 +65,55 @@ def save_twice(figure: Figure, stem: Path) -> None:
     plt.close(figure)
 
 
-def show_answers(rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor]], out: Path, title: str = "") -> None:
-    """Draw coefficient, truth, prediction and difference in a row for each (name, domain, a, truth, prediction).
+def show_answers(
+    rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor, Tensor]],
+    out: Path,
+    title: str = "",
+    given: str = "coefficient a",
+) -> None:
+    """Draw input, truth, answer and difference in a row for each (name, domain, input, truth, answer, difference).
 
-    Truth and prediction share a colour scale; the difference has its own, with white for 0.
+    Truth and answer share a colour scale; the difference has its own, with white for 0.
     """
     size = (11.6, 2.65 * len(rows) + 0.45)
     figure, axes = plt.subplots(len(rows), 4, figsize=size, squeeze=False, layout="constrained")
-    for row, (name, domain, a, truth, found) in enumerate(rows):
+    for row, (name, domain, a, truth, found, error) in enumerate(rows):
         low, high = float(truth.min()), float(truth.max())
-        error = found - truth
         most = max(float(error.abs().max()), 1e-300)
         parts = [
-            ("coefficient a", a, float(a.min()), float(a.max()), "cividis"),
-            ("truth u", truth, low, high, "viridis"),
-            ("prediction", found, low, high, "viridis"),
-            ("prediction - truth", error, -most, most, "PuOr"),
+            (_shown(given), a, float(a.min()), float(a.max()), "cividis"),
+            ("truth", truth, low, high, "viridis"),
+            ("answer", found, low, high, "viridis"),
+            ("answer - truth", error, -most, most, "PuOr"),
         ]
         for axis, (what, values, least, largest, colours) in zip(axes[row], parts, strict=True):
             drawn = draw(axis, domain, values, least, largest, colours)
             axis.set_title(what if row == 0 else "", fontsize=10)
+            if drawn is None:
+                continue
             bar = figure.colorbar(drawn, ax=axis, shrink=0.85, pad=0.02)
             bar.ax.tick_params(labelsize=7)
             bar.ax.yaxis.set_major_locator(MaxNLocator(5))
             bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
-        axes[row][0].set_ylabel(name, fontsize=9)
-    figure.suptitle(title, fontsize=10)
+        axes[row][0].set_ylabel(_shown(name), fontsize=9)
+    figure.suptitle(_shown(title), fontsize=10)
     save_figure(figure, out)
 
 
+def _shown(text: str) -> str:
+    """Return text that matplotlib does not take for a formula."""
+    return text.replace("$", r"\$")
+
+
 def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -> None:
-    """Draw training loss and test error over epochs."""
+    """Draw training loss and validation error over epochs."""
     figure, axis = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
     axis.semilogy(
         [each["epoch"] for each in metrics], [each["loss"] for each in metrics], color="#1f4e79", label="training loss"
     )
-    tested = [(each["epoch"], each["test"]) for each in metrics if each["test"] is not None]
+    tested = [(each["epoch"], each["validation"]) for each in metrics if each["validation"] is not None]
     if tested:
-        axis.semilogy(*zip(*tested, strict=True), "o-", color="#d95f02", markersize=4, label="test error")
+        axis.semilogy(*zip(*tested, strict=True), "o-", color="#d95f02", markersize=4, label="validation error")
     axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axis.set_xlabel("epoch")
     axis.set_ylabel("relative l2")

@@ -1,17 +1,19 @@
-"""Sources of samples: memory, or another source with fields computed from it."""
+"""Sources of samples: the interface, and sources that compute their samples from those of another."""
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gkn.data.groups import Groups
 from gkn.geometry.domain import Domain
+from gkn.geometry.frame import Frame
 from gkn.geometry.smoothing import smoother
 from gkn.system.files import digest
 
@@ -19,16 +21,22 @@ _TOGETHER = 2**22  # points of functions that are smoothed in one call on a GPU
 
 
 class Source(ABC):
-    """n samples of named fields. `stored.Stored` reads them from a folder; those below hold or compute them.
+    """n samples of named scalar fields. `Memory` holds them, `Stored` reads them from a folder, those below compute them.
 
-    n            number of samples
-    names        names of the fields
+    n               number of samples
+    names           names of the fields, components of vectors each by itself
     common_domain   the domain of all samples, or None if each has its own
+    groups          vectors and tensors, with the names of their components
+    parameters      names of fields that are one number per sample
+    frame           the frame that the domains are in; None: they are in the user's unit
     """
 
     n: int
     names: tuple[str, ...]
     common_domain: Domain | None
+    groups: Groups = MappingProxyType({})
+    parameters: tuple[str, ...] = ()
+    frame: Frame | None = None
 
     @abstractmethod
     def read(self, name: str, i: int) -> Tensor:
@@ -53,6 +61,14 @@ class Source(ABC):
         rows = [self.read(name, i) for i in indices]
         return torch.stack([x if nodes is None else x[nodes] for x in rows])
 
+    def parameter(self, name: str, i: int) -> float:
+        """Return a number of one sample."""
+        return float(self.read(name, i)[0])
+
+    def framed(self, frame: Frame) -> Source:
+        """Return the same samples with their domains in a frame. Lengths that fields were computed with are scaled as well."""
+        return self if frame.is_identity else Framed(self, frame)
+
     def number(self, i: int) -> int:
         """Return the index of sample i in the data this source was made from."""
         return i
@@ -70,63 +86,82 @@ class Source(ABC):
         return []
 
 
-class Memory(Source):
-    """Fields in memory: (n, K) tensors on one domain, or lists of (K_i,) tensors on one domain per sample."""
+class Derived(Source):
+    """A source whose samples are those of another one, perhaps with further fields."""
 
-    def __init__(self, domain: Domain | Sequence[Domain], fields: Mapping[str, Tensor | Sequence[Tensor]]) -> None:
-        self.names = tuple(fields)
-        self.fields = dict(fields)
-        for name, values in fields.items():
-            if not name or "/" in name or "\0" in name or name.startswith("."):
-                raise ValueError(f"Dataset: a field cannot be called {name!r}; use letters, digits and _")
-            if isinstance(values, Tensor) and values.ndim != 2:
-                raise ValueError(f"Dataset: field {name!r} of shape {tuple(values.shape)}; needed (samples, points)")
-        counts = {name: len(values) for name, values in fields.items()}
-        self.n = next(iter(counts.values()))
-        if len({*counts.values()}) != 1:
-            raise ValueError(f"Dataset: the fields have different numbers of samples: {counts}")
-        many = isinstance(domain, Sequence)
-        self.domains = [*domain] if many else None  # type: ignore[misc]
-        self.common_domain = None if many else domain  # type: ignore[assignment]
-        if self.domains is not None and len(self.domains) != self.n:
-            raise ValueError(f"Dataset: {len(self.domains)} domains for {self.n} samples")
-        for name, values in fields.items():
-            for i in range(min(1, self.n) if isinstance(values, Tensor) and self.domains is None else self.n):
-                if values[i].shape != (len(self.domain(i)),):
-                    raise ValueError(
-                        f"Dataset: field {name!r} of sample {i} has shape {tuple(values[i].shape)}, "
-                        f"but its domain has {len(self.domain(i))} points"
-                    )
+    def __init__(self, source: Source) -> None:
+        self.source, self.names, self.n, self.common_domain = source, source.names, source.n, source.common_domain
+        self.groups, self.parameters, self.frame = source.groups, source.parameters, source.frame
 
     def domain(self, i: int) -> Domain:
-        return super().domain(i) if self.domains is None else self.domains[i]
+        return self.source.domain(i)
 
     def read(self, name: str, i: int) -> Tensor:
-        return self.fields[name][i]
+        return self.source.read(name, i)
+
+    def parameter(self, name: str, i: int) -> float:
+        return self.source.parameter(name, i)
+
+    def number(self, i: int) -> int:
+        return self.source.number(i)
+
+    def smoothings(self) -> list[Smoothed]:
+        return self.source.smoothings()
+
+    def read_from(self) -> Path | None:
+        return self.source.read_from()
+
+    def damaged(self) -> list[str]:
+        return self.source.damaged()
+
+
+class Framed(Derived):
+    """A source whose domains are in a frame. Fields that are derivatives are scaled with them.
+
+    slopes   names of fields that are derivatives with respect to the points
+    """
+
+    def __init__(self, source: Source, frame: Frame, slopes: Sequence[str] = ()) -> None:
+        super().__init__(source)
+        self.frame, self.slopes = frame, tuple(slopes)
+        self.common_domain = None if source.common_domain is None else frame.domain(source.common_domain)
+        self._domains: dict[int, Domain] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_domains": {}}
+
+    def domain(self, i: int) -> Domain:
+        if self.common_domain is not None:
+            return self.common_domain
+        if i not in self._domains:
+            assert self.frame is not None
+            self._domains[i] = self.frame.domain(self.source.domain(i))
+        return self._domains[i]
+
+    def read(self, name: str, i: int) -> Tensor:
+        return self._scaled(name, self.source.read(name, i))
 
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
-        values = self.fields[name]
-        return values[list(indices)] if isinstance(values, Tensor) else super().read_all(name, indices)
+        return self._scaled(name, self.source.read_all(name, indices))
+
+    def read_at(self, name: str, indices: Sequence[int], nodes: Tensor | None, device: torch.device) -> Tensor:
+        return self._scaled(name, self.source.read_at(name, indices, nodes, device))
+
+    def _scaled(self, name: str, values: Tensor) -> Tensor:
+        assert self.frame is not None
+        return values * self.frame.scale if name in self.slopes else values
 
     def identity(self) -> str:
-        seal = hashlib.sha256()
-        for name, values in self.fields.items():
-            seal.update(f"{name} {values[0].dtype if self.n else ''}".encode())
-            for row in values:
-                seal.update(row.cpu().contiguous().numpy().tobytes())
-        for domain in self.domains or [self.domain(0)] if self.n else []:
-            seal.update(type(domain).__name__.encode())
-            for part in (domain.points, domain.weights if domain.cells is None else domain.cells, domain.boundary):
-                seal.update(part.contiguous().numpy().tobytes())
-        return seal.hexdigest()
+        assert self.frame is not None
+        return digest([self.source.identity(), self.frame.json()])
 
 
-class Smoothed(Source):
+class Smoothed(Derived):
     """A source with a_eps and grad a_eps of one field beside the other fields. They are computed when read."""
 
     def __init__(self, source: Source, name: str, width: float) -> None:
-        self.source, self.name, self.width = source, name, width
-        self.n, self.common_domain = source.n, source.common_domain
+        super().__init__(source)
+        self.name, self.width = name, width
         dim = source.domain(0).dim
         self._smooth: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         self.added = (f"{name}_smooth", *(f"{name}_smooth_{axis}" for axis in "xyz"[:dim]))
@@ -137,8 +172,8 @@ class Smoothed(Source):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_smooth": None, "_last": None}  # another process computes them again
 
-    def domain(self, i: int) -> Domain:
-        return self.source.domain(i)
+    def framed(self, frame: Frame) -> Source:
+        return self if frame.is_identity else Smoothed(self.source.framed(frame), self.name, self.width / frame.scale)
 
     def read(self, name: str, i: int) -> Tensor:
         if name not in self.added:
@@ -170,14 +205,8 @@ class Smoothed(Source):
     def identity(self) -> str:
         return digest([self.source.identity(), self.name, self.width])
 
-    def number(self, i: int) -> int:
-        return self.source.number(i)
-
     def smoothings(self) -> list[Smoothed]:
         return [*self.source.smoothings(), self]
-
-    def read_from(self) -> Path | None:
-        return self.source.read_from()
 
     def _compute(self, i: int) -> Tensor:
         apply = self._smooth or smoother(self.domain(i), self.width)
@@ -187,7 +216,69 @@ class Smoothed(Source):
         return torch.cat([smoothed[None], gradient.T])
 
 
-class Kept(Source):
+class Geometric(Derived):
+    """A source with features of the geometry beside the other fields, for domains that differ from sample to sample.
+
+        geometry.boundary      1 on the boundary, else 0
+        geometry.distance      distance to the boundary
+        geometry.direction_x   unit vector to the nearest point of the boundary; on the boundary, the outward normal
+        geometry.normal_x      unit normal of a surface in space
+
+    Domains without a boundary have no boundary features, domains that are no surfaces no normals.
+    """
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        first = source.domain(0)
+        axes = "xyz"[: first.dim]
+        direction, normal = (tuple(f"geometry.{what}_{axis}" for axis in axes) for what in ("direction", "normal"))
+        bounded = ("geometry.boundary", "geometry.distance", *direction) if first.distance() is not None else ()
+        self._bounded, self._normals = bool(bounded), first.normals() is not None
+        self.added: tuple[str, ...] = (*bounded, *(normal if self._normals else ()))
+        self.names = (*source.names, *self.added)
+        made = {"geometry.direction": direction} if bounded else {}
+        made |= {"geometry.normal": normal} if self._normals else {}
+        self.groups = {**source.groups, **{name: parts for name, parts in made.items() if len(parts) > 1}}
+        self._computed: dict[int, Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_computed": {}}
+
+    def framed(self, frame: Frame) -> Source:
+        return self if frame.is_identity else Geometric(self.source.framed(frame))
+
+    def read(self, name: str, i: int) -> Tensor:
+        if name not in self.added:
+            return self.source.read(name, i)
+        key = 0 if self.common_domain is not None else i
+        if key not in self._computed:
+            self._computed[key] = geometry_features(self.domain(i), self._bounded, self._normals)
+        return self._computed[key][self.added.index(name)]
+
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
+        return self.source.read_all(name, indices) if name not in self.added else super().read_all(name, indices)
+
+    def identity(self) -> str:
+        return digest([self.source.identity(), "geometry", *self.added])
+
+
+def geometry_features(domain: Domain, bounded: bool, normals: bool) -> Tensor:
+    """Return the features of `Geometric` (features, K) at the points of a domain."""
+    rows = []
+    if bounded:
+        found = domain.distance()
+        if found is None:
+            raise ValueError(f"{domain.describe()} has no boundary, but the first sample has one; leave geometry features out")
+        rows += [domain.boundary.double()[None], found[0][None], found[1].T]
+    if normals:
+        normal = domain.normals()
+        if normal is None:
+            raise ValueError(f"{domain.describe()} is no surface, but the first sample is; leave geometry features out")
+        rows.append(normal.T)
+    return torch.cat(rows)
+
+
+class Kept(Derived):
     """Values (n, K) of all fields of some samples, computed once and held in memory.
 
     source     source they were read or computed from
@@ -197,9 +288,20 @@ class Kept(Source):
     def __init__(
         self, source: Source, domain: Domain, values: Mapping[str, Tensor], numbers: Sequence[int], identity: str
     ) -> None:
-        self.source, self.names, self.n = source, tuple(values), len(numbers)
-        self.common_domain: Domain | None = domain
+        super().__init__(source)
+        self.names, self.n, self.common_domain = tuple(values), len(numbers), domain
         self._values, self._numbers, self._identity = dict(values), [*numbers], identity
+
+    def domain(self, i: int) -> Domain:
+        assert self.common_domain is not None
+        return self.common_domain
+
+    def framed(self, frame: Frame) -> Source:
+        slopes = [name for source in self.smoothings() for name in source.added[1:]]
+        return self if frame.is_identity else Framed(self, frame, slopes)
+
+    def parameter(self, name: str, i: int) -> float:
+        return float(self.read(name, i)[0])
 
     def read(self, name: str, i: int) -> Tensor:
         return self._values[name][i]
@@ -212,9 +314,3 @@ class Kept(Source):
 
     def number(self, i: int) -> int:
         return self._numbers[i]
-
-    def smoothings(self) -> list[Smoothed]:
-        return self.source.smoothings()
-
-    def read_from(self) -> Path | None:
-        return self.source.read_from()

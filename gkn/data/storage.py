@@ -60,7 +60,12 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of dataset.json. `domain` is None if every sample has its own."""
+    """Content of dataset.json.
+
+    domain       that of all samples; None if every sample has its own
+    groups       vectors and tensors, with the names of their components
+    parameters   names of fields that are one number per sample
+    """
 
     n: int
     inputs: tuple[str, ...]
@@ -70,6 +75,8 @@ class Manifest:
     seed: int | None
     versions: dict[str, str]
     shards: tuple[Shard, ...] = field(default=())
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -87,7 +94,13 @@ class Manifest:
     def json(self) -> dict[str, Any]:
         shards = [vars(shard) for shard in self.shards]
         entries = {("recipe" if name == "origin" else name): value for name, value in vars(self).items()}
-        return {"schema": SCHEMA, **entries, "inputs": [*self.inputs], "outputs": [*self.outputs], "shards": shards}
+        lists: dict[str, Any] = {"inputs": [*self.inputs], "outputs": [*self.outputs], "shards": shards}
+        del entries["groups"], entries["parameters"]  # written only if there are any, so that older datasets keep their hash
+        if self.groups:
+            lists["groups"] = {name: [*parts] for name, parts in self.groups.items()}
+        if self.parameters:
+            lists["parameters"] = [*self.parameters]
+        return {"schema": SCHEMA, **entries, **lists}
 
     def write(self, folder: Path) -> None:
         write_sealed_json(folder / MANIFEST, self.json())
@@ -105,7 +118,10 @@ class Manifest:
             shards = tuple(Shard(**shard) for shard in value.pop("shards"))
             inputs, outputs = (tuple(value.pop(key)) for key in ("inputs", "outputs"))
             origin = value.pop("recipe")  # its name in files
-            manifest = Manifest(**value, inputs=inputs, outputs=outputs, origin=origin, shards=shards)
+            groups = {name: tuple(parts) for name, parts in value.pop("groups", {}).items()}
+            parameters = tuple(value.pop("parameters", ()))
+            more: dict[str, Any] = {"groups": groups, "parameters": parameters}
+            manifest = Manifest(**value, inputs=inputs, outputs=outputs, origin=origin, shards=shards, **more)
         except (TypeError, KeyError, AttributeError) as error:
             raise CorruptFile(f"{path}: fields missing or unknown ({error})") from error
         manifest._validate(path)
@@ -114,7 +130,9 @@ class Manifest:
     def _validate(self, path: Path) -> None:
         """Raise an error if entries have other types than gkn writes. The seal only says that they are as they were written."""
         names = (*self.inputs, *self.outputs)
+        parts = {part for group in self.groups.values() for part in group}
         sound = has_types(vars(self), {"n": int, "origin": dict}) and all(type(name) is str for name in names)
+        sound = sound and parts | {*self.parameters} <= {*names}
         if self.domain is not None:
             needed = ("kind", "points") if "sha256" in self.domain else ("kind",)
             sound = sound and has_types(self.domain, {key: _TEXTS.get(key, int) for key in (*needed, *self.domain)})
@@ -215,12 +233,12 @@ def prepare_shard(
 ) -> Prepared:
     """Write samples start, start+1, ... to a temporary file.
 
-    fields    (n, K) each, or n tensors (K,)
+    fields    (n, K) each, n tensors (K,), or (n,) numbers
     domains   of the samples, if each has its own
     """
     arrays: dict[str, Array] = {} if domains is None else _domain_arrays(domains)
     for name, rows in fields.items():
-        if isinstance(rows, Tensor):
+        if isinstance(rows, Tensor):  # parameters too
             array = rows.cpu().numpy()
         elif domains is None:
             array = np.stack([row.cpu().numpy() for row in rows])
@@ -253,13 +271,14 @@ def _domain_arrays(domains: Sequence[Domain]) -> dict[str, Array]:
             f"domains of {', '.join(sorted(kinds))}: domains that differ from sample to sample must be of one kind, which is "
             "stored by arrays alone, points among them, as meshes and clouds are"
         )
-    each = [{name: array.numpy() for name, array in domain.arrays().items()} for domain in domains]
+    same = len({tuple(domain.arrays()) for domain in domains}) == 1
+    each = [{name: array.numpy() for name, array in (d.arrays() if same else d.general_arrays()).items()} for d in domains]
     arrays = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
     for name in each[0]:
         if name not in _PER_POINT:
             arrays[ptr_of(name)] = np.cumsum([0, *(len(one[name]) for one in each)])
     arrays["node_ptr"] = np.cumsum([0, *map(len, domains)])
-    if kinds - {"mesh", "cloud"}:  # meshes and clouds are distinguished by their cells
+    if kinds - {"mesh", "cloud"} or (kinds == {"mesh"} and "cells" not in each[0]):  # others are told by their cells
         arrays["kind"] = np.frombuffer(domains[0].kind.encode(), np.uint8).astype(np.int64)
     return arrays
 

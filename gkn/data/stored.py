@@ -34,6 +34,7 @@ class Stored(Source):
                 f"or open it with partial=True"
             )
         self.names = (*self.manifest.inputs, *self.manifest.outputs)
+        self.groups, self.parameters = self.manifest.groups, self.manifest.parameters
         self._firsts = np.cumsum([0] + [shard.count for shard in self.shards])
         self._open: dict[str, h5py.File] = {}
         self._checked: set[str] = set()
@@ -62,6 +63,8 @@ class Stored(Source):
 
     def read(self, name: str, i: int) -> Tensor:
         """Return the field `name` (K,) of sample i."""
+        if name in self.parameters:
+            return torch.tensor(self.parameter(name, i), dtype=torch.float64).expand(len(self.domain(i)))
         shard, file, k = self._find(i)
         data = self._field(name, shard, file)
         if self.common_domain is not None:
@@ -69,9 +72,17 @@ class Stored(Source):
         ptr = self._ptr(file, "node_ptr", shard)
         return torch.from_numpy(data[ptr[k] : ptr[k + 1]])
 
+    def parameter(self, name: str, i: int) -> float:
+        shard, file, k = self._find(i)
+        data = self._dataset(file, f"fields/{name}", shard.file)
+        self._expect(data.shape == (shard.count,), shard.file, f"parameter {name} has shape {data.shape}")
+        return float(data[k])
+
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
         """Return the field `name` (n, K) of many samples on one domain, reading consecutive samples of a shard together."""
         assert self.common_domain is not None
+        if name in self.parameters:
+            return super().read_all(name, indices)
         indices = list(indices)
         dtype = self.read(name, indices[0]).dtype if indices else torch.float64
         check_fits(self.folder, {name: ((len(indices), len(self.common_domain)), dtype.itemsize)})

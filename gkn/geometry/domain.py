@@ -70,19 +70,20 @@ class Domain(ABC):
         return float(self.weights.sum())
 
     @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        """Lowest and highest corner (d,) of the bounding box."""
+        return self.points.amin(0), self.points.amax(0)
+
+    @property
     def scale(self) -> float:
         """Unit of length of the domain: the longest side of its bounding box."""
-        return float((self.points.amax(0) - self.points.amin(0)).max())
+        low, high = self.box
+        return float((high - low).max())
 
     @property
     def spacing(self) -> float:
         """Typical distance between neighbouring points."""
         return float((self.measure / len(self)) ** (1 / self.measure_dim))
-
-    @property
-    def uneven(self) -> bool:
-        """True if norms must be quadratures: the points are no regular grid and their weights differ."""
-        return self.shape is None and bool((self.weights != self.weights[0]).any())
 
     def describe(self) -> str:
         """Return a few words for messages, such as "a mesh of 961 points"."""
@@ -183,9 +184,9 @@ class Domain(ABC):
         """Split the points into parts of at most m; yield the indices of each."""
         yield from torch.randperm(len(self), generator=rng).split(m)
 
-    def weighed(self) -> Domain:
-        """Return the domain with quadrature weights computed from its points, if it came without."""
-        return self
+    def general_arrays(self) -> dict[str, Tensor]:
+        """Return arrays with the same names for all domains of this kind, so that different ones can be stored together."""
+        return self.arrays()
 
     # --- export and plotting
 

@@ -142,8 +142,8 @@ class Grid(Domain):
         return math.prod(self.sides)
 
     @property
-    def scale(self) -> float:
-        return max(self.sides)
+    def box(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor(self.low, dtype=torch.float64), torch.tensor(self.high, dtype=torch.float64)
 
     @cached_property
     def periods(self) -> Float[Tensor, " d"] | None:  # type: ignore[override]

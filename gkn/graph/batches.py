@@ -31,6 +31,7 @@ class Batch:
     sizes      number of nodes of each graph
     samples    number of the sample of each graph, in the data it came from
     fixed      every batch of as many graphs has this graph and these weights, means and deviations
+    fields     columns (first, last + 1) of each output field, the components of a vector together; empty: one field
     """
 
     graph: Graph
@@ -43,6 +44,7 @@ class Batch:
     sizes: tuple[int, ...]
     samples: tuple[int, ...]
     fixed: bool = False
+    fields: tuple[tuple[int, int], ...] = ()
 
     def split(self, counts: Sequence[int]) -> list[Batch]:
         """Split into batches of so many graphs each, whose graphs keep what was computed for the whole."""
@@ -54,7 +56,8 @@ class Batch:
             mean, std = (x[some] if len(x) > 1 else x for x in (self.mean, self.std))
             weights = None if self.weights is None else self.weights[some]
             x, a, u = self.x[some], self.a[some], self.u[some]
-            pieces.append(Batch(graph, x, a, u, mean, std, weights, self.sizes[which], self.samples[which]))
+            sizes, samples = self.sizes[which], self.samples[which]
+            pieces.append(Batch(graph, x, a, u, mean, std, weights, sizes, samples, fields=self.fields))
         return pieces
 
     def used_by(self, stream: torch.cuda.Stream) -> None:
@@ -65,14 +68,18 @@ class Batch:
             if tensor is not None:
                 tensor.record_stream(stream)
 
+    def by_field(self, values: Tensor) -> list[Tensor]:
+        """Return the columns (nodes, c) of each output field."""
+        return [values] if len(self.fields) < 2 else [values[:, start:stop] for start, stop in self.fields]
+
     def sums(self, values: Tensor) -> Tensor:
-        """Sum (nodes, o) over each graph: (G,)."""
+        """Sum (nodes, c) over each graph: (G,)."""
         if len({*self.sizes}) == 1:
             return values.reshape(len(self.sizes), -1).sum(1)
         return torch.stack([part.sum() for part in values.split(self.sizes)])
 
     def norms(self, values: Tensor) -> Tensor:
-        """Return the l2 norm of (nodes, o) over each graph: (G,). Its derivative at 0 is 0."""
+        """Return the l2 norm of (nodes, c) over each graph: (G,). Its derivative at 0 is 0."""
         if len({*self.sizes}) == 1:
             norms: Tensor = torch.linalg.vector_norm(values.reshape(len(self.sizes), -1), dim=1)
             return norms
@@ -80,11 +87,15 @@ class Batch:
 
 
 def relative(found: Tensor, u: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
-    """Return |found - u| / |u| of each graph of a batch: (G,), in float64 unless a gradient is computed."""
+    """Return |found - u| / |u| of each graph and output field of a batch: (G, fields).
+
+    Norms are quadratures with the weights (nodes,), or sums without. They are in float64 unless a gradient is computed.
+    """
     if not torch.is_grad_enabled():
         found, u = found.double(), u.double()
     w = 1.0 if weights is None else weights.to(u.dtype).sqrt()[:, None]
-    return batch.norms(w * (found - u)) / batch.norms(w * u)
+    pairs = zip(batch.by_field(w * (found - u)), batch.by_field(w * u), strict=True)
+    return torch.stack([batch.norms(error) / batch.norms(truth) for error, truth in pairs], 1)
 
 
 class Batches:
@@ -113,6 +124,7 @@ class Batches:
         self.dataset, self.rule, self.normalizers = dataset, rule, (inputs, outputs)
         self._numbers = [dataset.number(i) for i in range(len(dataset))]
         self._one_domain = dataset.one_domain
+        self._fields = tuple(dataset.output_fields.values())
         self.device, self.dtype, self.weighted = torch.device(device), dtype, weighted
         self._drawn: tuple[int, int] | None = None
         self._points: dict[int, _Points] = {}
@@ -188,7 +200,7 @@ class Batches:
     ) -> Batch:
         weights, x = points.weights if self.weighted else None, points.x.to(self.dtype)
         numbers = tuple(self._numbers[sample] for sample in samples)
-        return Batch(graph, x, *functions, points.mean, points.std, weights, sizes, numbers, fixed)
+        return Batch(graph, x, *functions, points.mean, points.std, weights, sizes, numbers, fixed, self._fields)
 
     def _whole(self, count: int) -> tuple[Graph, _Points]:
         """Return `count` copies of the graph of the whole domain, and its points. The graph is cached: all batches share it."""
@@ -258,7 +270,7 @@ class _Points:
 
     @staticmethod
     def of(domain: Domain, outputs: Normalizer, device: torch.device, dtype: torch.dtype) -> _Points:
-        mean, std = (x.reshape(-1, outputs.fields).to(device, dtype) for x in outputs.at(domain.points))
+        mean, std = (x.reshape(-1, outputs.fields).to(device, dtype) for x in outputs.at(domain.points, domain))
         return _Points(domain.points.to(device), domain.weights.to(device, dtype), mean, std)
 
     def take(self, nodes: Tensor, weighted: bool) -> _Points:
@@ -286,4 +298,5 @@ def _joined(parts: list[Batch]) -> Batch:
     made_of = [part.graph.made_of for part in parts if part.graph.made_of is not None]
     points, masses = (torch.cat([each[i] for each in made_of]) for i in range(2))
     graph = Graph.batch([part.graph for part in parts]).with_points(points, masses)
-    return Batch(graph, x, a, u, mean, std, torch.cat(weights) if weights else None, sizes, samples)
+    masses_of_all = torch.cat(weights) if weights else None
+    return Batch(graph, x, a, u, mean, std, masses_of_all, sizes, samples, fields=parts[0].fields)

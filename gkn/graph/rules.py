@@ -6,7 +6,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -90,6 +90,10 @@ class Rule(ABC):
         """Return the rule with the same edges for m drawn nodes, l draws per sample."""
         raise ValueError(f"{self}: this rule does not draw nodes; evaluate on all points")
 
+    def scaled(self, factor: float) -> Rule:
+        """Return the rule for points whose coordinates were multiplied by a factor."""
+        return self
+
     def config(self) -> dict[str, Any]:
         """Return the name and the numbers of the rule, as they are stored."""
         return {"kind": type(self).__name__, **vars(self)}
@@ -117,6 +121,9 @@ class Radius(Rule):
 
     def graphs_of(self, x: Tensor, r: float | None = None) -> Graph:
         return radius_graphs(x, self.r if r is None else r)
+
+    def scaled(self, factor: float) -> Radius:
+        return self if factor == 1 else replace(self, r=self.r * factor)
 
     def whole(self, r: float | None = None) -> Radius:
         return Radius(self.r if r is None else r)
@@ -179,9 +186,10 @@ class Points(Rule):
 
 def usual_radius(domain: Domain, points: int | None = None) -> float:
     """Return the radius of balls with about `BALL` of so many points spread over a domain; by default, of its own points."""
-    unit = math.pi ** (domain.dim / 2) / math.gamma(domain.dim / 2 + 1)  # volume of the ball of radius 1
+    dim = domain.measure_dim
+    unit = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)  # volume of the ball of radius 1
     share = BALL / (len(domain) if points is None else points)
-    return float((share * float(domain.weights.sum()) / unit) ** (1 / domain.dim))
+    return float((share * float(domain.weights.sum()) / unit) ** (1 / dim))
 
 
 def draw_nodes(points: int, m: int, rng: torch.Generator) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -61,6 +62,8 @@ class Model(nn.Module, ABC):
     form: ClassVar[int] = 1
     """Version of the formula. Parameters of another form have the same shapes and give another function; they are refused."""
     at_queries: ClassVar[bool] = False
+    sizes: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    """Settings by size: small, medium and large, for `fit(size=...)` and `gkn train --size`. A model need not have any."""
 
     dim: int
     in_channels: int

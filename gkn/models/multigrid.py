@@ -34,7 +34,7 @@ class Multigrid(Model):
         cycles    number of V-cycles
         levels    number of levels, the first with all points
         kernel    sizes of the hidden layers of the kernels
-        radius    of the balls of the first level, a length: the radius of the rule that makes the graphs
+        radius    of the balls of the first level, the r of the graph rule, in units of the longest side of the training domains
     """
 
     settings = ("width", "cycles", "levels", "radius", "kernel", "features")

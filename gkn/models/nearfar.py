@@ -5,16 +5,16 @@ The cost is linear in the number of points if balls have a fixed number of point
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from gkn.data.dataset import Dataset
+from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.graph.graph import Graph
 from gkn.models.model import Defaults, Model, Progress, check_radius, check_sizes, chosen_features
 from gkn.models.suggest import epochs_for, phases_of, radius_for, smoothing_for, wall_for
@@ -69,7 +69,7 @@ class NearFar(Model):
         slices         number of slices of each head
         head           number of components of a head; there are width / head heads
         kernel         sizes of the hidden layers of kappa
-        radius         radius of the balls, the r of the graph rule
+        radius         radius of the balls, the r of the graph rule, in units of the longest side of the training domains
         features       indices of the fields of a that kappa sees; smooth fields work best; None: field 0 only
         near, far      use the near field, use the far field
         differences    K is applied to w(y) - w(x), which is exactly 0 for constant w; if False, to w(y), and near(x) is the
@@ -81,6 +81,11 @@ class NearFar(Model):
     settings = ("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks")
     form = 3  # 2: SiLU in kappa, attention queries and keys normalised; 3: parameters renamed
     at_queries = True
+    sizes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "small": {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (16, 8)},
+        "medium": {"width": 64, "blocks": 5, "slices": 32, "head": 16, "kernel": (32, 8)},
+        "large": {"width": 128, "blocks": 8, "slices": 64, "head": 16, "kernel": (32, 8)},
+    }
     radius: float
 
     def __init__(
@@ -129,17 +134,20 @@ class NearFar(Model):
         """Suggest balls of about 80 points, smooth inputs of kappa, and the Muon optimiser for a fixed number of steps.
 
         Inputs with few distinct values, such as two-phase coefficients, get a smoothed copy as a further input. kappa sees the
-        first such copy only, because sums over points resolve smooth functions only.
+        first such copy only, because sums over points resolve smooth functions only; and the distance to the boundary, if that
+        is an input.
         """
         rough = phases_of(dataset)
         smoothing = {} if dataset.smoothing else {name: smoothing_for(dataset) for name in rough}
         names = [*dataset.inputs]
         for name in smoothing:
             names += [f"{name}_smooth", *(f"{name}_smooth_{axis}" for axis in "xyz"[: dataset.dim])]
-        smooth = [name for name in names if name.endswith("_smooth")] or [name for name in names if name not in rough]
+        fields = [name for name in names if name not in dataset.parameters and not name.startswith(GEOMETRY)]
+        smooth = [name for name in fields if name.endswith("_smooth")] or [name for name in fields if name not in rough]
+        seen = [*(smooth or fields)[:1], *(name for name in names if name == f"{GEOMETRY}distance")]
         radius, nodes = radius_for(dataset)
         rule = {"kind": "Radius", "r": radius} if nodes is None else {"kind": "Nystrom", "r": radius, "m": nodes, "l": 1}
-        settings = {"radius": radius, "features": tuple(names.index(name) for name in (smooth or names)[:1])}
+        settings = {"radius": radius, "features": tuple(names.index(name) for name in seen)}
         changes = {"epochs": epochs_for(dataset, 4), "zero": wall_for(dataset)}
         return Defaults(settings, rule, "nearfar", changes, weighted=True, smoothing=smoothing)
 

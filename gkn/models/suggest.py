@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gkn.data.dataset import Dataset
-from gkn.data.normalizer import WALLS
+from gkn.data.dataset import GEOMETRY, Dataset
+from gkn.data.normalizer import Normalizer
 from gkn.graph.rules import usual_radius
 
 WHOLE = 4096  # points of a sample up to which all of them are nodes of its graph
@@ -15,8 +15,13 @@ FEW = 8  # values of a field that counts as one of phases
 
 
 def phases_of(dataset: Dataset) -> list[str]:
-    """Return the inputs with few values, such as two-phase coefficients. Such fields are best given smoothed as well."""
-    return [name for name in dataset.inputs if 1 < len(torch.unique(dataset.value(name, 0))) <= FEW]
+    """Return the inputs with few values, such as two-phase coefficients. Such fields are best given smoothed as well.
+
+    Marks of the boundary and of named sets of nodes do not count.
+    """
+    marks = (GEOMETRY, "set:")
+    given = [name for name in dataset.inputs if not name.startswith(marks)]
+    return [name for name in given if 1 < len(torch.unique(dataset.value(name, 0))) <= FEW]
 
 
 def smoothing_for(dataset: Dataset) -> float:
@@ -40,15 +45,25 @@ def epochs_for(dataset: Dataset, batch: int) -> int:
 
 
 def wall_for(dataset: Dataset) -> str | None:
-    """Return "box" if all points lie in the unit box and every output is 0 on its boundary, else None."""
-    seen = False
-    for i in range(len(dataset)):
-        points = dataset[i].domain.points
-        if float(points.min()) < 0 or float(points.max()) > 1:
-            return None
-        edge = WALLS["box"](points) == 0
-        values = [dataset.value(name, i)[edge] for name in dataset.outputs]
-        if any(bool((value != 0).any()) for value in values):
-            return None
-        seen = seen or bool(edge.any())
-    return "box" if seen else None
+    """Return the kind of wall on which some output is 0: "box", or else "distance"; None if there is none.
+
+    An output counts if it is 0 on the boundary of every sample.
+    """
+    for kind in ("box", "distance"):
+        try:
+            Normalizer.fit(dataset, dataset.outputs, zero=kind)
+        except ValueError:  # not 0 there, or no boundary
+            continue
+        if _fills_box(dataset) if kind == "box" else all(bool(domain.boundary.any()) for domain in dataset.domains()):
+            return kind
+    return None
+
+
+def _fills_box(dataset: Dataset) -> bool:
+    """True if the boundary points of every sample lie on its bounding box, and some do."""
+    for domain in dataset.domains():
+        low, high = domain.box
+        edge = ((domain.points == low) | (domain.points == high)).any(1)
+        if not edge.any() or not torch.equal(edge | domain.boundary, edge):
+            return False
+    return True

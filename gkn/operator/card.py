@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gkn.data.normalizer import Normalizer
+from gkn.data.walls import Wall
 from gkn.geometry.domain import DOMAINS
 from gkn.system.files import CorruptFile, canonical, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.system.tensors import read_tensors, tensor_image
@@ -59,7 +60,7 @@ def describe_normalizer(normalizer: Normalizer, name: str) -> tuple[dict[str, An
     """Return a normaliser as JSON, and as tensors what is too much for JSON."""
     domain = normalizer.domain
     if domain is None:
-        zero = {} if normalizer.zero is None else {"zero": normalizer.zero}
+        zero = {"zero": normalizer.zero.json()} if isinstance(normalizer.zero, Wall) else {}
         return {"mean": normalizer.mean.tolist(), "std": normalizer.std.tolist(), **zero}, {}
     tensors = {f"{name}/mean": normalizer.mean, f"{name}/std": normalizer.std}
     tensors |= {f"{name}/{part}": array for part, array in domain.arrays().items()}
@@ -70,7 +71,7 @@ def restore_normalizer(said: dict[str, Any], name: str, tensors: dict[str, Tenso
     """Return the normaliser that `describe_normalizer` described."""
     if "domain" not in said:
         mean, std = (torch.tensor(said[part], dtype=torch.float64) for part in ("mean", "std"))
-        return Normalizer(mean, std, None, said.get("zero"))
+        return Normalizer(mean, std, None, Wall.from_json(said.get("zero")))
     numbers = {key: value for key, value in said["domain"].items() if key != "kind"}
     arrays = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
     domain = DOMAINS[said["domain"]["kind"]].from_arrays(arrays, numbers)

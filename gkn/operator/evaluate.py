@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -29,10 +29,10 @@ class Answers(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """Relative l2 errors |F(a) - u| / |u|, one for each sample.
+    """Relative l2 errors |F(a) - u| / |u|, one for each sample. Norms are quadratures over the domain.
 
-    each       (n,), float64: of all output fields together
-    by_field   the same for each output field by itself
+    each       (n,), float64: the mean over the output fields
+    by_field   the errors of each output field; a vector is one field
     """
 
     each: Tensor
@@ -62,7 +62,10 @@ class Errors:
 
     def __str__(self) -> str:
         error, sample = self.worst
-        whole = f"{self.mean:.4f} (spread {self.spread:.4f}, worst {error:.4f} of sample {sample}, {len(self.each)} samples)"
+        whole = (
+            f"{self.mean:.4f} (median {self.median:.4f}, spread {self.spread:.4f}, worst {error:.4f} of sample {sample}, "
+            f"{len(self.each)} samples)"
+        )
         if len(self.by_field) < 2:
             return whole
         rows = [f"{'field':<12} mean    median  worst"]
@@ -72,15 +75,19 @@ class Errors:
 
     def json(self) -> dict[str, Any]:
         error, sample = self.worst
-        fields = {name: float(each.mean()) for name, each in self.by_field.items()} if len(self.by_field) > 1 else {}
+        fields = {
+            name: {"mean": float(each.mean()), "median": float(each.median()), "worst": float(each.max())}
+            for name, each in self.by_field.items()
+        }
         return {
             "mean": self.mean,
+            "median": self.median,
             "spread": self.spread,
             "worst": error,
             "worst_sample": sample,
             "samples": len(self.each),
             "each": self.each.tolist(),
-            **({"by_field": fields} if fields else {}),
+            **({"by_field": fields} if len(fields) > 1 else {}),
         }
 
 
@@ -90,7 +97,7 @@ def relative_l2(
     how: Test = Exact(),  # noqa: B008
     *,
     r: float | None = None,
-    weighted: bool | None = None,
+    weighted: bool = True,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Errors:
@@ -98,9 +105,8 @@ def relative_l2(
 
     operator   an `Operator`, or anything else that answers on a sample's own points
     how        as for an `Operator`; or `Sampled(m)`, on drawn nodes only
-    r          another radius than in training
-    weighted   norms are quadratures with the domain's weights; None: on meshes and clouds whose weights differ. On grids they
-               are the paper's plain sums
+    r          another radius than in training, in the unit of the training data
+    weighted   norms are quadratures with the domain's weights; False: plain sums over points, as in the paper
     seed       of the draws
     progress   called with (samples done, of how many)
     """
@@ -112,7 +118,12 @@ def relative_l2(
         if progress is not None:
             progress(stop, len(dataset))
     found = torch.cat(parts)
-    return Errors(found[:, 0], {name: found[:, i + 1] for i, name in enumerate(dataset.outputs)})
+    return errors_of(found, dataset)
+
+
+def errors_of(found: Tensor, dataset: Dataset) -> Errors:
+    """Return the errors (n, fields) of all samples of a dataset as `Errors`."""
+    return Errors(found.mean(1), {name: found[:, i] for i, name in enumerate(dataset.output_fields)})
 
 
 class Judge:
@@ -125,7 +136,7 @@ class Judge:
         how: Test,
         *,
         r: float | None = None,
-        weighted: bool | None = None,
+        weighted: bool = True,
         seed: int = 0,
     ) -> None:
         if not len(dataset):
@@ -149,7 +160,7 @@ class Judge:
                 operator.outputs,
                 device=like.device,
                 dtype=torch.promote_types(like.dtype, torch.float32),
-                weighted=operator.weighted or not dataset.one_domain or self._weighted(0),
+                weighted=operator.weighted or weighted,
             )
             self._batches.draw(seed, 0)
             nodes = len(dataset.domain) if rule.drawn is None else rule.drawn * rule.graphs
@@ -157,7 +168,8 @@ class Judge:
 
     def _batch_rule(self, rule: Rule) -> Rule | None:
         """Return the rule for evaluating samples in batches; None if they are too large or on different domains."""
-        chosen = self.how.batched(rule, self.r)
+        assert self._operator is not None
+        chosen = self.how.batched(rule, None if self.r is None else self.r / self._operator.frame.scale)
         if chosen is None or chosen.drawn is not None:
             return chosen
         return chosen if self.dataset.one_domain and len(self.dataset.domain) <= NODES // 4 else None
@@ -169,7 +181,7 @@ class Judge:
 
     @torch.no_grad()
     def errors(self, samples: range, tick: Callable[[int, int], None] | None = None) -> Tensor:
-        """Return errors (samples, 1 + outputs), float64: of all fields together, and of each.
+        """Return the errors (samples, fields) of each output field, in float64.
 
         tick   is called now and then during long evaluations, and may raise
         """
@@ -178,19 +190,17 @@ class Judge:
         else:
             l = self._draws
             batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
-            weights = batch.weights if self._weighted(samples[0]) else None
+            weights = batch.weights if self.weighted else None
             assert self._operator is not None
             answer = self._operator.predict(batch)
-            columns = [slice(None), *(slice(i, i + 1) for i in range(answer.shape[1]))]
-            each = [relative(answer[:, some], batch.u[:, some], batch, weights) for some in columns]
-            found = torch.stack(each, 1).reshape(len(samples), l, -1).mean(1).cpu()
-        for i, error in zip(samples, found[:, 0].tolist(), strict=True):
-            if not math.isfinite(error):
-                names = ", ".join(self.dataset.outputs)
-                raise BadNumbers(
-                    f"the relative error of sample {self.dataset.number(i)}, field {names}, is {error}: is it 0 on "
-                    f"all points, or is the prediction not finite?"
-                )
+            found = relative(answer, batch.u, batch, weights).reshape(len(samples), l, -1).mean(1).cpu()
+        for i, row in zip(samples, found.tolist(), strict=True):
+            for name, error in zip(self.dataset.output_fields, row, strict=True):
+                if not math.isfinite(error):
+                    raise BadNumbers(
+                        f"the relative error of sample {self.dataset.number(i)}, field {name}, is {error}: is it 0 on "
+                        f"all points, or is the prediction not finite?"
+                    )
         return found
 
     def _one(self, i: int, tick: Callable[[int, int], None] | None) -> Tensor:
@@ -198,9 +208,8 @@ class Judge:
         check_sample(sample.a, self.dataset.inputs, self.dataset.number(i))
         check_sample(sample.u, self.dataset.outputs, self.dataset.number(i))
         found = self._answer(sample, tick).cpu().double()
-        weights = sample.weights[:, None] if self._weighted(i) else 1.0
-        top, bottom = ((weights * x.square()).sum(0) for x in (found - sample.u.double(), sample.u.double()))
-        return torch.cat([(top.sum() / bottom.sum())[None], top / bottom]).sqrt()
+        weights = sample.weights[:, None] if self.weighted else None
+        return relative_errors(found, sample.u.double(), weights, [*self.dataset.output_fields.values()])
 
     def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:
         if self._operator is None:
@@ -209,7 +218,9 @@ class Judge:
         rng = torch.Generator().manual_seed(self.seed)
         return self._operator(sample, how=self.how, r=self.r, rng=rng, progress=tick)
 
-    def _weighted(self, i: int) -> bool:
-        if self.weighted is not None:
-            return self.weighted
-        return (self.dataset.domain if self.dataset.one_domain else self.dataset[i].domain).uneven
+
+def relative_errors(found: Tensor, truth: Tensor, weights: Tensor | None, fields: Sequence[tuple[int, int]]) -> Tensor:
+    """Return |found - truth| / |truth| of (K, o) for each field, given its columns (first, last + 1): (fields,)."""
+    w = 1.0 if weights is None else weights
+    top, bottom = ((w * x.square()).sum(0) for x in (found - truth, truth))
+    return torch.stack([(top[start:stop].sum() / bottom[start:stop].sum()).sqrt() for start, stop in fields])

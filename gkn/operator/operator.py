@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.data.dataset import Dataset, Sample
 from gkn.data.features import Features
 from gkn.data.normalizer import Normalizer
+from gkn.data.ranges import outside
 from gkn.geometry.domain import Domain
+from gkn.geometry.frame import Frame
 from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import lumped
@@ -28,6 +31,7 @@ from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
 Progress: TypeAlias = Callable[[int, int], None]
+FAR = 20  # standard deviations that an input may be away from the training data before a warning
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # query points at a time
 
 
@@ -47,6 +51,8 @@ class Operator:
     weighted   neighbours count with the domain's quadrature weights: for points of uneven density
     features   names of the fields and how they are computed; None: whatever a sample has, in its order
     about      where it came from: recipe, data, metrics, versions; anything JSON can hold
+
+    Points, radii and answers are in the units of the training data. The network sees points in the frame of `features`.
     """
 
     def __init__(
@@ -75,10 +81,11 @@ class Operator:
     def __repr__(self) -> str:
         count = sum(x.numel() for x in self.model.parameters())
         known = self.features
-        fields = f"{', '.join(known.inputs)} -> {', '.join(known.outputs)}" if known else "unnamed fields"
+        fields = f"{', '.join(known.inputs)} -> {', '.join(known.output_fields)}" if known else "unnamed fields"
         metrics = self.about.get("metrics") or {}
-        test = "" if metrics.get("test") is None else f", test error {metrics['test']:.4f}"
-        return f"Operator({type(self.model).__name__} of {count} parameters, {fields}, {self.rule}{test})"
+        error = metrics.get("validation")
+        known_error = "" if error is None else f", validation error {error:.4f}"
+        return f"Operator({type(self.model).__name__} of {count} parameters, {fields}, {self.rule}{known_error})"
 
     def __call__(
         self,
@@ -96,12 +103,15 @@ class Operator:
 
         a                (P, in_channels) raw fields at the query points; without them they are interpolated from the sample
         how              `Exact`, `Support` or `Partition`
-        r                another radius than in training
+        r                another radius than in training, in the unit of the training data like `at`
         rng              for the draws of `Support` and `Partition`
         progress         called with (points done, of how many)
         differentiable   record the computation, so that gradients with respect to the sample's fields can be taken
         """
-        model, sample = self.model, self._complete(sample)
+        model = self.model
+        at = None if at is None else self.frame.points(torch.as_tensor(at))
+        r = None if r is None else r / self.frame.scale
+        sample = self._complete(sample)
         a_shape, K, d = tuple(sample.a.shape), len(sample.domain), sample.x.shape[1]
         if a_shape != (K, model.in_channels) or d != model.dim:
             raise ValueError(
@@ -131,7 +141,7 @@ class Operator:
                 graph = self.rule.graph(some.x, None, r)
                 states = model.states(graph, some.x, some.a, some.weights if self.weighted else None)
                 total = self._ask(total, states, some, queries, r, report)
-            return self.outputs.decode(total / len(parts), queries.x)
+            return self.outputs.decode(total / len(parts), queries.x, sample.domain)
 
     def _at_nodes(
         self,
@@ -146,7 +156,7 @@ class Operator:
         total, report = self._zeros(len(nodes.x)), _Report(progress, len(nodes.x))
         for some in together(parts, LEAST_QUERIES):
             total = self._fill(total, some, nodes, r, report)
-        u = self.outputs.decode(total, sample.x)
+        u = self.outputs.decode(total, sample.x, sample.domain)
         if queries is None:
             return u
         return sample.domain.interpolate(u.cpu(), queries.x.cpu()).to(u)
@@ -161,6 +171,8 @@ class Operator:
         """Return the dataset with the fields this operator takes and gives, smoothed ones included."""
         if self.features is not None:
             dataset = self.features(dataset)
+        elif dataset.frame is not None:
+            raise ValueError("this dataset is in the frame of another operator; give the dataset as it was made")
         for what, names, needed in (
             ("inputs", dataset.inputs, self.model.in_channels),
             ("outputs", dataset.outputs, self.model.out_channels),
@@ -169,22 +181,61 @@ class Operator:
                 raise ValueError(f"this dataset has the {what} {', '.join(names)}; the network was made for {needed}")
         return dataset
 
-    def sample(self, domain: Domain, /, **given: Any) -> Sample:
-        """Return a sample of fields (K,) on a domain; what the network needs beside them is computed.
+    def sample(self, domain: Domain, /, *, input_domain: Domain | None = None, **given: Any) -> Sample:
+        """Return a sample of fields (K,), vectors (K, c) and numbers on a domain; what else the network needs is computed.
 
-        If quadrature weights count, points of a `Cloud` with equal weights get their own (`Cloud.weighed`).
+        input_domain   the points that the given fields are on, if they are not those of the domain
         """
-        if self.weighted and bool((domain.weights == domain.weights[0]).all()):
-            domain = domain.weighed()
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
-        return self.features.sample(domain, given)
+        return self.features.sample(domain, given, input_domain)
+
+    @property
+    def frame(self) -> Frame:
+        """The frame in which the network sees points."""
+        known = None if self.features is None else self.features.frame
+        return Frame.identity(self.model.dim) if known is None else known
+
+    def answer(self, domain: Domain, /, **given: Any) -> dict[str, NDArray[Any]]:
+        """Return the outputs on the points of a domain as plain arrays by name: (K,), vectors as (K, c)."""
+        return self.named(self(self.sample(domain, **given)))
+
+    def unusual(self, domain: Domain, given: Mapping[str, Any]) -> list[str]:
+        """Return sentences about inputs, parameters and points outside of the ranges of the training data.
+
+        domain   in the unit of the user's data
+        given    input fields, vectors (K, c), and numbers by name
+        """
+        known = self.features
+        parts = given if known is None else known.components(given)
+        found = outside(
+            self.about.get("ranges") or {}, domain, {name: torch.as_tensor(values) for name, values in parts.items()}
+        )
+        if not self.about.get("ranges") and known is not None and not known.smoothed:
+            size = self.inputs.encode(torch.stack([parts[name].double().expand(len(domain)) for name in known.inputs], 1))
+            if size.numel() and float(size.abs().max()) > FAR:
+                found.append(f"the input is {float(size.abs().max()):.0f} standard deviations away from the training data")
+        return found
+
+    def named(self, u: Tensor) -> dict[str, NDArray[Any]]:
+        """Return outputs (P, o) as plain arrays by name: (P,), vectors as (P, c)."""
+        fields = {"u": (0, 1)} if self.features is None else self.features.output_fields
+        columns = u.detach().cpu().numpy()
+        return {
+            name: columns[:, start] if stop == start + 1 else columns[:, start:stop] for name, (start, stop) in fields.items()
+        }
 
     def _complete(self, sample: Sample) -> Sample:
-        """Return the sample with the fields that are computed from others, if it has only those that a user gives."""
+        """Return the sample in the frame, with the fields that are computed from others if it has only those a user gives."""
         known, count = self.features, sample.a.shape[-1]
-        if known is None or count != len(known.given) or count == self.model.in_channels:
+        if sample.frame is not None:
+            if sample.frame != self.frame:
+                raise ValueError("operator(sample): this sample is in the frame of another operator")
             return sample
+        if known is None or count != len(known.given) or count == self.model.in_channels:
+            if self.frame.is_identity:
+                return sample
+            return replace(sample, domain=self.frame.domain(sample.domain), frame=self.frame)
         return known.sample(sample.domain, dict(zip(known.given, sample.a.T, strict=True)))
 
     def predict(self, batch: Batch) -> Tensor:
@@ -237,6 +288,11 @@ class Operator:
         if len({x.dtype for x in numbers}) > 1 or not all(bool(torch.isfinite(x).all()) for x in numbers):
             raise CorruptFile(f"{folder}: its weights are not finite numbers of one type")
         return Operator(model.requires_grad_(True).to(device, dtype), rule, inputs, outputs, weighted, known, about)
+
+    def moved(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Operator:
+        """Move the network to a device or type; return the operator."""
+        self.model.to(device, dtype)
+        return self
 
     # --- parts and queries
 

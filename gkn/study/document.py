@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from gkn.study.page import Page
 from gkn.system.files import make_folder, write
+from gkn.system.page import Page
 
 
 class Document:

@@ -51,9 +51,7 @@ def clouds(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
     Two-phase fields are taken from the nearest point, others interpolated linearly.
     """
     grid = dataset.domain
-    domains = [
-        Cloud(torch.rand(count, 2, dtype=torch.float64, generator=stream(seed, i, 12))).weighed() for i in range(len(dataset))
-    ]
+    domains = [Cloud(torch.rand(count, 2, dtype=torch.float64, generator=stream(seed, i, 12))) for i in range(len(dataset))]
     fields = {
         name: [_at(grid, dataset.value(name, i), domain.points) for i, domain in enumerate(domains)]
         for name in (*dataset.given, *dataset.outputs)

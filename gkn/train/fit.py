@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from gkn.operator.operator import Operator
 from gkn.operator.ways import Test
 from gkn.system.checks import device_named
 from gkn.system.files import locked
+from gkn.train.estimate import announcement
 from gkn.train.loop import LoopOptions, Trainer
 from gkn.train.progress import Report
 from gkn.train.ranks import join, signals
@@ -27,15 +29,17 @@ from gkn.train.setup import Choices, set_up
 
 def fit(
     dataset: Dataset | Sequence[Dataset],
-    model: Model | type[Model] | str | None = None,
+    model: Model | type[Model] | str | Operator | None = None,
     rule: Rule | Sequence[Rule] | None = None,
     recipe: str | Recipe | None = None,
     *,
+    size: str | None = None,
     settings: Mapping[str, Any] | None = None,
     smoothing: Mapping[str, float] | None = None,
-    test: Dataset | int | None = None,
+    geometry: bool | None = None,
+    validation: Dataset | int | None = None,
     how: Test | None = None,
-    test_every: int | None = None,
+    evaluate_every: int | None = None,
     out: str | os.PathLike[str] | None = None,
     weighted: bool | None = None,
     units: Mapping[str, str] | None = None,
@@ -47,24 +51,30 @@ def fit(
     timeout: float = 60.0,
     report: Report | None = None,
     warn: Callable[[str], None] | None = None,
+    announce: Callable[[str], None] | None = None,
     tensorboard: bool = False,
     capture: bool = True,
     **changes: Any,
 ) -> Operator:
     """Train a model and return it as an operator. What is not given follows from the data: see `Model.defaults`.
 
+    All lengths (radii, widths of Gaussians) are in the unit of the data.
+
     dataset      what to learn; several, e.g. of several resolutions, are learned together, each batch from one of them
-    model        a model, which is trained in place; or its name or class; by default NearFar
+    model        a model, which is trained in place; or its name or class; by default NearFar. Or a trained operator: a copy
+                 of it is trained further, with its fields, frame and normalisers
     rule         how points become graphs; of several datasets each may have its own, the operator has the first
     recipe       a name or a `Recipe`; `changes` to it by keyword, e.g. epochs=100
+    size         of a model given by name or class: small, medium or large; by default small on a CPU, large on a GPU
     settings     of a model given by name or class: arguments of its constructor, e.g. {"width": 64}
     smoothing    for such a model: widths of Gaussians for inputs that are also given smoothed, e.g. {"a": 0.03}
-    test         a dataset that is evaluated now and then and never learned from: no bit of the network depends on it; or a
-                 number of samples to hold out, the last ones
+    geometry     for such a model: features of the geometry are inputs; by default if the samples' domains differ
+    validation   a dataset that is evaluated now and then and not learned from; the best network is chosen by it; or a number
+                 of samples to hold out, the last ones
     how          how to evaluate it; by default on sampled nodes if the rule samples, else on all points
-    test_every   epochs between evaluations; by default 20 evaluations per run
+    evaluate_every   epochs between evaluations; by default 20 evaluations per run
     out          the run's folder. Called again with the same arguments, a killed run is resumed to the same bits, and a
-                 finished one is read. SIGTERM and Ctrl-C then save first and raise `Stopped`.
+                 finished one is read; with more epochs, the run goes on. SIGTERM and Ctrl-C save first and raise `Stopped`.
     weighted     neighbours and the relative loss count with quadrature weights
     units, about units of the fields, and anything else the operator is to remember
     rng          generator from which the recipe's seed is drawn; by default the recipe's own seed is used
@@ -72,18 +82,22 @@ def fit(
     save_every   seconds between checkpoints
     keep         number of last checkpoints to keep, beside the best
     timeout      seconds after which a silent rank ends the run; must exceed the longest step and test evaluation
-    report       called with a `Status` after every step
-    warn         called with warnings
+    report       called with a `Status` after every step; by default a bar is shown if the output is a terminal
+    warn         called with warnings; by default `warnings.warn`
+    announce     called before training with a sentence about the model, the number of steps and the time they will take
     tensorboard  also write for TensorBoard, into the run's folder
     capture      on a GPU, compile, record and replay steps of models that allow it
     """
     if rng is not None:
         changes["seed"] = int(torch.randint(2**62, (), generator=rng))
     folder = None if out is None else Path(out)
-    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, weighted, test, how, units)
+    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, geometry, weighted, validation, how, units, size)
     device = device_named(str(device))
     setup = set_up(dataset, chosen, device, folder)
-    options = LoopOptions(test_every or max(1, setup.recipe.epochs // 20), report, capture, dict(about or {}))
+    tell = warn or (lambda text: warnings.warn(text, stacklevel=3))
+    options = LoopOptions(evaluate_every or max(1, setup.recipe.epochs // 20), report, capture, dict(about or {}), tell)
+    if announce is not None:
+        announce(announcement(setup, device))
     with products(setup.recipe.precision), signals(folder is not None) as stop:
         fabric = join(device, setup.recipe.precision, timeout)
         if folder is None:
@@ -93,7 +107,7 @@ def fit(
         first = fabric.global_rank == 0
         with locked(folder, OtherRun) if first else nullcontext():
             trainer = Trainer(setup, fabric, stop, options)
-            shared: dict[str, Any] = {"first": first, "world": fabric.world_size, "warn": warn or (lambda text: None)}
+            shared: dict[str, Any] = {"first": first, "world": fabric.world_size, "warn": tell}
             trainer.open(RunFolder(folder, setup.config(), keep=keep, save_every=save_every, **shared))
             stop.begun = True
             with _tensorboard(folder) if tensorboard and first else nullcontext() as board:

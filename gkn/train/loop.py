@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from gkn.data.normalizer import Normalizer
+from gkn.data.ranges import ranges_of_data
 from gkn.graph.batches import Batches
 from gkn.models import Model, model_from
-from gkn.operator.evaluate import Errors, Judge
+from gkn.operator.checkpoint import Checkpoint
+from gkn.operator.evaluate import Errors, Judge, errors_of
 from gkn.operator.operator import Operator
 from gkn.system.files import CorruptFile
-from gkn.train.checkpoint import Checkpoint
 from gkn.train.prefetch import Prefetcher
 from gkn.train.progress import Progress, Report
 from gkn.train.ranks import Stop, Stopped, sum_over_ranks
@@ -29,21 +30,26 @@ from gkn.train.watch import Watch
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+DIVERGED = 10
+"""Factor by which the loss may exceed the smallest one so far before a warning."""
+
 
 @dataclass(frozen=True)
 class LoopOptions:
     """Options that do not change the trained model.
 
-    test_every   epochs between evaluations
-    report       called after every step, on the first rank
-    capture      record steps as CUDA graphs
-    about        what the operator is to remember
+    evaluate_every   epochs between evaluations on the validation set
+    report           called after every step, on the first rank
+    capture          record steps as CUDA graphs
+    about            what the operator is to remember
+    warn             called with warnings, on the first rank
     """
 
-    test_every: int = 1
+    evaluate_every: int = 1
     report: Report | None = None
     capture: bool = True
     about: Mapping[str, Any] = field(default_factory=dict)
+    warn: Callable[[str], None] = lambda text: None
 
 
 class Trainer:
@@ -59,8 +65,12 @@ class Trainer:
         recipe, datasets = setup.recipe, setup.datasets
         self.setup, self.fabric, self.stop, self.options = setup, fabric, stop, options
         self.first, self.device = fabric.global_rank == 0, fabric.device
-        self.inputs = Normalizer.fit(datasets, datasets[0].inputs)
-        self.outputs = Normalizer.fit(datasets, datasets[0].outputs, recipe.pointwise, recipe.zero)
+        if setup.start is None:
+            self.inputs = Normalizer.fit(datasets, datasets[0].inputs)
+            self.outputs = Normalizer.fit(datasets, datasets[0].outputs, recipe.pointwise, recipe.zero)
+        else:
+            self.inputs, self.outputs = setup.start.inputs, setup.start.outputs
+        self.ranges = ranges_of_data(datasets)
         self.model = setup.model.to(self.device, torch.float64 if recipe.precision == "fp64" else torch.float32).train()
         self.model.prepare(datasets, self.inputs, self.outputs)
         symmetries = Symmetries.of(datasets, self.inputs) if recipe.symmetries else None
@@ -70,10 +80,13 @@ class Trainer:
         self.prefetcher = Prefetcher(sources, recipe, fabric.global_rank, fabric.world_size, self.device)
         self.step = Step(self.model, recipe, symmetries, fabric, stop, options.capture)
         self.progress = Progress(self.prefetcher.steps, recipe.epochs, self.device, fabric.world_size)
-        self.judge = None if setup.test is None else Judge(self.operator(), setup.test, setup.how, seed=1)
+        self.judge = None if setup.validation is None else Judge(self.operator(), setup.validation, setup.how, seed=1)
         names = [name for name, each in self.model.named_parameters() if each.requires_grad]
         self.watch = Watch(names, ", ".join(setup.features.outputs), fabric.world_size, recipe.loss == "relative")
         self.folder: RunFolder | None = None
+        self._warned = False
+        for text in setup.warnings if self.first else ():
+            options.warn(text)
 
     def operator(self, model: Model | None = None, metrics: list[dict[str, Any]] | None = None) -> Operator:
         """Return the model as it is now, or another one of the same run, as an operator."""
@@ -81,6 +94,7 @@ class Trainer:
         log = self.progress.metrics if metrics is None else metrics
         data = [repr(each) for each in setup.datasets]
         about = {**self.options.about, "recipe": setup.recipe.entries(), "data": data, "metrics": log[-1] if log else None}
+        about["ranges"] = self.ranges
         chosen = self.model if model is None else model
         return Operator(chosen, setup.rules[0], self.inputs, self.outputs, setup.weighted, setup.features, about)
 
@@ -96,6 +110,7 @@ class Trainer:
         folder.begin(-1 if found is None else self.progress.step, self.progress.metrics)
         if found is None:
             self.save()  # a run that is killed early begins again with these parameters
+        folder.describe(self.operator())
 
     def go(self, board: Any = None) -> None:
         """Train to the end. `board`: TensorBoard's writer, if metrics are to be written for it."""
@@ -103,7 +118,7 @@ class Trainer:
             for x in self.model.state_dict().values():  # all ranks begin with the first one's parameters
                 torch.distributed.broadcast(x, 0)
         progress, batches = self.progress, self.prefetcher.batches(self.progress.epoch, self.progress.place)
-        while progress.epoch < self.setup.recipe.epochs:
+        while not progress.is_over(self.setup.recipe.patience):
             while progress.place < progress.steps:
                 batch, graphs = next(batches)
                 if self.step.parameters:
@@ -116,7 +131,7 @@ class Trainer:
         self.watch.look()
 
     def close(self) -> Operator:
-        """Export the operator, and the best one if there was a test and it was not the last."""
+        """Export the operator, and the best one if there was a validation set and the best was not the last."""
         operator, best = self.operator(), self.progress.best
         if self.folder is not None:
             at = None if best is None or best["step"] == self.progress.step else best["step"]
@@ -164,23 +179,35 @@ class Trainer:
         self.watch.look()
         progress, speed = self.progress, self.progress.speed
         last = progress.epoch + 1 == self.setup.recipe.epochs
-        test: float | None = None
-        if self.judge is not None and (last or (progress.epoch + 1) % self.options.test_every == 0):
-            test = self._evaluate(self.judge).mean
+        validation: float | None = None
+        if self.judge is not None and (last or (progress.epoch + 1) % self.options.evaluate_every == 0):
+            validation = self._evaluate(self.judge).mean
         before = progress.best
-        entry = progress.end_epoch(self.setup.recipe.rate(progress.step - 1, progress.steps), test, speed)
+        entry = progress.end_epoch(self.setup.recipe.rate(progress.step - 1, progress.steps), validation, speed)
+        self._warn_if_diverged()
         if self.folder is not None and self.first:
             self.folder.log(entry)
             for name, value in entry.items():
                 if board is not None and value is not None:
                     board.add_scalar(name, value, progress.epoch)
-            if progress.best is not before or last:
+            if progress.best is not before or progress.is_over(self.setup.recipe.patience):
                 self.save()
 
+    def _warn_if_diverged(self) -> None:
+        """Warn once if the loss of an epoch is much larger than that of an earlier one."""
+        losses = [entry["loss"] for entry in self.progress.metrics]
+        if self.first and not self._warned and losses[-1] > DIVERGED * min(losses):
+            self._warned = True
+            self.options.warn(
+                f"epoch {len(losses)}: the loss is {losses[-1]:.3g} after {min(losses):.3g} in an earlier epoch; training "
+                "diverges: use a smaller learning rate"
+            )
+
     def _evaluate(self, judge: Judge) -> Errors:
-        """Evaluate on the test set. Every rank takes its share of the functions, and all get all errors."""
+        """Evaluate on the validation set. Every rank takes its share of the functions, and all get all errors."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
-        errors = torch.zeros(len(judge.dataset), dtype=torch.float64, device=self.device)
+        fields = len(judge.dataset.output_fields)
+        errors = torch.zeros(len(judge.dataset), fields, dtype=torch.float64, device=self.device)
         parts = judge.parts()
         for start in range(0, len(parts), world):
             if start + rank < len(parts):
@@ -188,9 +215,9 @@ class Trainer:
                 tick: Callable[[int, int], None] | None = None
                 if world == 1:  # several ranks must stop together
                     tick = lambda *_: self._maybe_stop()  # noqa: E731
-                errors[part.start : part.stop] = judge.errors(part, tick)[:, 0].to(self.device)
+                errors[part.start : part.stop] = judge.errors(part, tick).to(self.device)
             self._maybe_stop(world > 1 and bool(self._sum(errors.new_tensor(float(self.stop.number is not None)))))
-        return Errors((self._sum(errors) if world > 1 else errors).cpu())
+        return errors_of((self._sum(errors) if world > 1 else errors).cpu(), judge.dataset)
 
     def _sum(self, x: Tensor) -> Tensor:
         return sum_over_ranks(self.fabric, x)

@@ -21,7 +21,7 @@ def _abs(found: Tensor, batch: Batch) -> Tensor:
 
 
 def _relative(found: Tensor, batch: Batch) -> Tensor:
-    return relative(found * batch.std + batch.mean, batch.u, batch, batch.weights)
+    return relative(found * batch.std + batch.mean, batch.u, batch, batch.weights).mean(1)
 
 
 LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {
@@ -34,16 +34,17 @@ the loss is their mean or, if `mean` is False, their sum."""
 
 
 def differences(found: Tensor, batch: Batch) -> Tensor:
-    """Return the relative error of (u(x) - u(y)) / |x - y| over all edges of each graph: (G,)."""
+    """Return the relative error of (u(x) - u(y)) / |x - y| over all edges of each graph, the mean over fields: (G,)."""
     graph, error = batch.graph, found * batch.std + batch.mean - batch.u
     length = (batch.x.index_select(0, graph.targets) - batch.x.index_select(0, graph.src)).square().sum(1)
     inverse = torch.where(length > 0, 1 / length, 0)[:, None]
     sums = []
     for values in (error, batch.u):
         squares = (values.index_select(0, graph.targets) - values.index_select(0, graph.src)).square() * inverse
-        sums.append(batch.sums(torch.zeros_like(values).index_add(0, graph.targets, squares)))
+        per_node = torch.zeros_like(values).index_add(0, graph.targets, squares)
+        sums.append(torch.stack([batch.sums(field) for field in batch.by_field(per_node)], 1))
     some = sums[1] > 0  # a graph without an edge, or with a constant u, has no term
-    return torch.where(some, (sums[0] / torch.where(some, sums[1], 1) + 1e-12).sqrt(), 0)
+    return torch.where(some, (sums[0] / torch.where(some, sums[1], 1) + 1e-12).sqrt(), 0).mean(1)
 
 
 def loss_terms(name: str, gradient: float, found: Tensor, batch: Batch) -> Tensor:

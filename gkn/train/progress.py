@@ -19,7 +19,7 @@ class Status:
     epoch: int
     epochs: int
     loss: float
-    test: float | None
+    validation: float | None
     edges_per_second: float
     seconds_left: float
 
@@ -34,7 +34,7 @@ class Progress:
     epochs    of the run
     total     sum of the losses of this epoch, on the device
     metrics   an entry for each finished epoch
-    best      step and test error of the best network so far, or None
+    best      step and validation error of the best network so far, or None
     """
 
     def __init__(self, steps: int, epochs: int, device: torch.device, world: int) -> None:
@@ -65,22 +65,22 @@ class Progress:
         self.edges += edges
         self._epoch_edges += edges
 
-    def end_epoch(self, lr: float, test: float | None, speed: float) -> dict[str, Any]:
+    def end_epoch(self, lr: float, validation: float | None, speed: float) -> dict[str, Any]:
         """Log an epoch and begin the next; return its entry."""
         entry = {
             "epoch": self.epoch + 1,
             "step": self.step,
             "loss": float(self.total) / self.steps,
             "lr": lr,
-            "test": test,
+            "validation": validation,
             "seconds": self.seconds,
             "edges_per_second": speed,
         }
         self.metrics.append(entry)
         self.epoch, self.place = self.epoch + 1, 0
         self.total.zero_()
-        if test is not None and (self.best is None or test < self.best["test"]):
-            self.best = {"step": self.step, "test": test}
+        if validation is not None and (self.best is None or validation < self.best["validation"]):
+            self.best = {"step": self.step, "validation": validation}
         self._epoch_started, self._epoch_edges = time.monotonic(), 0
         return entry
 
@@ -88,8 +88,17 @@ class Progress:
         """Return the numbers that a progress bar shows."""
         done, total = self.step, self.steps * self.epochs
         left = (time.monotonic() - self._started) / max(done - self._first, 1) * (total - done)
-        test = next((entry["test"] for entry in reversed(self.metrics) if entry["test"] is not None), None)
-        return Status(done, total, self.epoch, self.epochs, loss, test, self.speed, left)
+        known = [entry["validation"] for entry in self.metrics if entry["validation"] is not None]
+        return Status(done, total, self.epoch, self.epochs, loss, known[-1] if known else None, self.speed, left)
+
+    def is_over(self, patience: int | None) -> bool:
+        """True after the last epoch, or after `patience` evaluations without a smaller validation error."""
+        if self.epoch >= self.epochs:
+            return True
+        if patience is None or self.best is None:
+            return False
+        since = [entry for entry in self.metrics if entry["validation"] is not None and entry["step"] > self.best["step"]]
+        return len(since) >= patience
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
@@ -103,7 +112,7 @@ class Progress:
             and 0 <= state["place"] <= self.steps
             and state["epoch"] * self.steps + state["place"] == step
             and [entry["epoch"] for entry in state["metrics"]] == [*range(1, state["epoch"] + 1)]
-            and (state["best"] is None or {*state["best"]} == {"step", "test"})
+            and (state["best"] is None or {*state["best"]} == {"step", "validation"})
         )
         if not sound:
             raise TypeError("its entries make no sense")

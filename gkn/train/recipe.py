@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gkn.data.normalizer import WALLS
+from gkn.data.walls import WALLS
 from gkn.train.losses import LOSSES
 from gkn.train.muon import Muon
 
@@ -33,9 +33,11 @@ class Recipe:
     pointwise     normalise u at every point by itself, which needs samples on one domain; else by two numbers
     precision     fp64, fp32, tf32 (float32, products rounded on GPUs) or bf16 (products rounded, sums and weights in float32)
     seed          of everything that is drawn
-    zero          boundary on which u is exactly 0, and the operator with it: box or ball, the unit ones; None: unknown
+    zero          boundary on which outputs are exactly 0, and the operator's with them: box, ball, or distance for any domain
+                  whose boundary is known; None: none
     gradient      this times the relative error of differences along edges, over their lengths, is added to the loss; on a GPU
                   the bits then differ from run to run
+    patience      stop after so many evaluations without a smaller validation error; None: never
     symmetries    turn and mirror each function at random in every step, if the data distribution has the symmetries of the box
     """
 
@@ -57,6 +59,7 @@ class Recipe:
     zero: str | None = None
     gradient: float = 0.0
     symmetries: bool = False
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
@@ -73,6 +76,8 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 2**62:
                 raise ValueError(f"Recipe({name}={value!r}): needed a whole number, at least {least}, at most 2^62")
+        if self.patience is not None and (type(self.patience) is not int or self.patience < 1):
+            raise ValueError(f"Recipe(patience={self.patience!r}): needed a whole number, at least 1, or None")
         for name, low, high in (
             ("lr", 0, 1e6),
             ("decay", -1, 1e6),

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gkn.operator.card import CARD
+from gkn.operator.checkpoint import Checkpoint, Checkpoints
 from gkn.operator.operator import Operator
-from gkn.operator.saved import BEST, METRICS, OPERATOR, RUN, STEPS
+from gkn.operator.saved import BEST, METRICS, OPERATOR, RUN, START, STEPS
 from gkn.system.files import CorruptFile, difference, digest, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.system.machine import versions
-from gkn.train.checkpoint import Checkpoint, Checkpoints
 
 
 class OtherRun(ValueError):
@@ -51,10 +52,10 @@ class RunFolder:
         """Begin a run in an empty folder, or return the newest checkpoint of the run that is there."""
         path = self.path / RUN
         if path.exists():
-            there = {key: value for key, value in read_sealed_json(path).items() if key != "versions"}
+            said = read_sealed_json(path)
+            there = {key: value for key, value in said.items() if key not in ("versions", "continued")}
             if there != self.config:
-                what = difference(there, self.config)
-                raise OtherRun(f"{self.path} holds another run: {what}; choose another folder, or remove this one")
+                self._continue(said, there)
         elif self.first:
             others = [each.name for each in sorted(self.path.iterdir()) if not each.name.startswith((".lock", RUN))]
             if others:
@@ -67,6 +68,22 @@ class RunFolder:
             self._agree("checkpoint", found.step if found else -1)
             self._agree("configuration", digest(self.config))
         return found
+
+    def _continue(self, said: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+        """Let a run go on if only the number of epochs is larger; raise an error otherwise."""
+        epochs, before = self.config["recipe"]["epochs"], there.get("recipe", {}).get("epochs", 0)
+        longer = {**there, "recipe": {**there.get("recipe", {}), "epochs": epochs}}
+        if longer != self.config or epochs < before:
+            what = difference(dict(there), self.config)
+            raise OtherRun(f"{self.path} holds another run: {what}; choose another folder, or remove this one")
+        if self.first:
+            more = {"versions": said["versions"], "continued": [*said.get("continued", []), before]}
+            write_sealed_json(self.path / RUN, {**self.config, **more})
+
+    def describe(self, operator: Operator) -> None:
+        """Save the operator as it is when training begins: with it, checkpoints of an unfinished run can be loaded."""
+        if self.first and not (self.path / START / CARD).is_file():
+            operator.save(self.path / START)
 
     def begin(self, step: int, metrics: list[dict[str, Any]]) -> None:
         """Remove what is newer than the checkpoint that is resumed (step -1: all), and write the log up to it."""

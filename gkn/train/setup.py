@@ -2,66 +2,82 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.features import Features
+from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS, Defaults, Model, NearFar
-from gkn.operator.operator import check_same_radius
+from gkn.operator.operator import Operator, check_same_radius
 from gkn.operator.saved import RUN
 from gkn.operator.ways import Exact, Sampled, Test
 from gkn.system.files import read_sealed_json
 from gkn.train.recipe import Recipe, changed, recipe_named
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True)
 class Choices:
     """A user's choices; None means the model's default for the data.
 
-    model      a model; or its name or class, which is then built for the data; None: NearFar
-    settings   of a model that is built: arguments of its constructor
-    rule       a rule, or one for each dataset
-    recipe     a recipe or its name
-    changes    entries of the recipe that differ
-    smoothing  widths of Gaussians for inputs that are also given smoothed, if a model is built
-    weighted   count with quadrature weights
-    test       a dataset; or the number of last samples to hold out
-    how        how to evaluate on it
-    units      of the fields
+    model       a model; or its name or class, which is then built for the data; None: NearFar. Or an operator to go on from
+    settings    of a model that is built: arguments of its constructor
+    size        of a model that is built: small, medium or large; by default small on a CPU, large on a GPU
+    rule        a rule, or one for each dataset
+    recipe      a recipe or its name
+    changes     entries of the recipe that differ
+    smoothing   widths of Gaussians for inputs that are also given smoothed, if a model is built
+    geometry    features of the geometry are inputs; by default if domains differ, for a model that is built
+    weighted    count with quadrature weights
+    validation  a dataset; or the number of last samples to hold out
+    how         how to evaluate on it
+    units       of the fields
+
+    Radii and widths are in the unit of the data.
     """
 
-    model: Model | type[Model] | str | None = None
+    model: Model | type[Model] | str | Operator | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     rule: Rule | Sequence[Rule] | None = None
     recipe: str | Recipe | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     smoothing: Mapping[str, float] | None = None
+    geometry: bool | None = None
     weighted: bool | None = None
-    test: Dataset | int | None = None
+    validation: Dataset | int | None = None
     how: Test | None = None
     units: Mapping[str, str] | None = None
+    size: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """A training with nothing left to choose. The operator gets the first rule."""
+    """A training with nothing left to choose. The operator gets the first rule.
+
+    start      the operator that training goes on from: its normalisers are kept; None: training begins anew
+    warnings   sentences about choices that make little sense for the data
+    """
 
     model: Model
     datasets: list[Dataset]
     rules: list[Rule]
     recipe: Recipe
     weighted: bool
-    test: Dataset | None
+    validation: Dataset | None
     how: Test
     features: Features
+    start: Operator | None = None
+    warnings: tuple[str, ...] = ()
 
     def config(self) -> dict[str, Any]:
         """Return everything the bits of a run depend on but the machine."""
@@ -69,58 +85,162 @@ class Setup:
             "schema": SCHEMA,
             "model": self.model.config(),
             "data": [each.identity() for each in self.datasets],
-            "test": None if self.test is None else {"data": self.test.identity(), "how": repr(self.how)},
+            "validation": None if self.validation is None else {"data": self.validation.identity(), "how": repr(self.how)},
             "rules": [rule.config() for rule in self.rules],
             "weighted": self.weighted,
             "features": self.features.json(),
             "recipe": self.recipe.entries(),
+            **({} if self.start is None else {"start": _digest_of(self.start)}),
         }
 
 
 def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, out: Path | None) -> Setup:
     """Fill in the model's defaults for the data, build the model if need be, and check that everything fits."""
-    datasets, test = _split([dataset] if isinstance(dataset, Dataset) else [*dataset], choices.test)
+    datasets, validation = _split([dataset] if isinstance(dataset, Dataset) else [*dataset], choices.validation)
     if not datasets or not all(len(each) for each in datasets):
         raise ValueError("fit: there is nothing to learn: a dataset without samples")
+    if isinstance(choices.model, Operator):
+        return _continued(datasets, validation, choices, choices.model, device, out)
+    frame = Frame.of(domain for each in datasets for domain in each.domains())
+    choices = _in_frame(choices, frame)
+    datasets = [each.framed(frame) for each in datasets]
+    validation = None if validation is None else validation.framed(frame)
     given = choices.model if isinstance(choices.model, Model) else None
     kind = _kind(choices.model) if given is None else type(given)
     if given is None:
-        datasets, test = _smoothed(datasets, test, choices.smoothing or {})
+        datasets, validation = _with_geometry(datasets, validation, choices.geometry)
+        datasets, validation = _smoothed(datasets, validation, choices.smoothing or {})
     suggested = _suggestion(kind, datasets, choices.recipe if isinstance(choices.recipe, str) else None)
     recipe = _recipe(choices, suggested, device, out)
     if given is None and choices.smoothing is None:
-        datasets, test = _smoothed(datasets, test, suggested.smoothing)
-    _check_fields(datasets, test)
-    model = given or _built(kind, datasets[0], _settings(kind, choices, suggested), recipe)
+        datasets, validation = _smoothed(datasets, validation, suggested.smoothing)
+    _check_fields(datasets, validation)
+    model = given or _built(kind, datasets[0], _settings(kind, choices, suggested, device), recipe)
     rules = _rules(choices.rule, suggested, model, len(datasets))
-    _check(model, datasets, rules, test)
-    drawn = rules[0].drawn
-    how = choices.how or (Exact() if drawn is None else Sampled(drawn))
+    _check(model, datasets, rules, validation)
     weighted = suggested.weighted if choices.weighted is None else choices.weighted
-    return Setup(model, datasets, rules, recipe, weighted, test, how, Features.of(datasets[0], choices.units))
+    features = Features.of(datasets[0], choices.units)
+    warnings = _warnings(datasets, rules)
+    return Setup(model, datasets, rules, recipe, weighted, validation, _way(choices, rules), features, None, warnings)
 
 
-def _split(datasets: list[Dataset], test: Dataset | int | None) -> tuple[list[Dataset], Dataset | None]:
-    """Hold out the last samples if `test` is a number; the test set is then on the points of the first dataset."""
-    if test is None or isinstance(test, Dataset):
-        return datasets, test
-    if not 0 <= test < min(len(each) for each in datasets):
-        raise ValueError(f"fit(test={test}): needed fewer than the {min(len(each) for each in datasets)} samples there are")
+def _continued(
+    datasets: list[Dataset], validation: Dataset | None, choices: Choices, start: Operator, device: str, out: Path | None
+) -> Setup:
+    """Set up a training that goes on from a trained operator: with its network, fields, frame, normalisers and rule."""
+    if start.features is None:
+        raise ValueError("fit: an operator without names of fields cannot be trained further; train a model instead")
+    if choices.settings or choices.smoothing is not None or choices.geometry is not None:
+        raise ValueError("fit: settings, smoothing and geometry are those of the operator that training goes on from")
+    choices = _in_frame(choices, start.frame)
+    datasets = [start.ready(each) for each in datasets]
+    validation = None if validation is None else start.ready(validation)
+    model = copy.deepcopy(start.model)
+    suggested = _suggestion(type(model), datasets, None)
+    recipe = _recipe(choices, suggested, device, out)
+    rules = [start.rule] * len(datasets) if choices.rule is None else _listed(choices.rule, len(datasets))
+    _check(model, datasets, rules, validation)
+    weighted = start.weighted if choices.weighted is None else choices.weighted
+    warnings = _warnings(datasets, rules)
+    how = _way(choices, rules)
+    return Setup(model, datasets, rules, recipe, weighted, validation, how, start.features, start, warnings)
+
+
+def _way(choices: Choices, rules: Sequence[Rule]) -> Test:
+    drawn = rules[0].drawn
+    return choices.how or (Exact() if drawn is None else Sampled(drawn))
+
+
+def _in_frame(choices: Choices, frame: Frame) -> Choices:
+    """Return the choices with radii and widths in units of the frame."""
+    if frame.is_identity:
+        return choices
+    rules = choices.rule if choices.rule is None else [rule.scaled(1 / frame.scale) for rule in _listed(choices.rule, 1)]
+    settings = {key: value / frame.scale if key == "radius" else value for key, value in choices.settings.items()}
+    smoothing = choices.smoothing and {name: width / frame.scale for name, width in choices.smoothing.items()}
+    one = rules[0] if isinstance(choices.rule, Rule) and rules else rules
+    return replace(choices, rule=one, settings=settings, smoothing=smoothing)
+
+
+def _with_geometry(
+    datasets: list[Dataset], validation: Dataset | None, wanted: bool | None
+) -> tuple[list[Dataset], Dataset | None]:
+    """Add features of the geometry if they are wanted, or if domains differ and nothing was said."""
+    if wanted is False or datasets[0].has_geometry:
+        return datasets, validation
+    if wanted is None and all(each.one_domain for each in datasets):
+        return datasets, validation
+    return [each.with_geometry() for each in datasets], None if validation is None else validation.with_geometry()
+
+
+def _split(datasets: list[Dataset], held_out: Dataset | int | None) -> tuple[list[Dataset], Dataset | None]:
+    """Hold out the last samples if a number is given; the validation set is then on the points of the first dataset."""
+    if held_out is None or isinstance(held_out, Dataset):
+        return datasets, held_out
+    fewest = min(len(each) for each in datasets)
+    if not 0 <= held_out < fewest:
+        raise ValueError(f"fit(validation={held_out}): needed fewer than the {fewest} samples there are")
     first = datasets[0]
-    held = first.take(range(len(first) - test, len(first))) if test else None
-    return [each.take(len(each) - test) for each in datasets], held
+    held = first.take(range(len(first) - held_out, len(first))) if held_out else None
+    return [each.take(len(each) - held_out) for each in datasets], held
+
+
+FEW_SAMPLES = 10
+LOOKED_AT = 4  # samples whose graphs are looked at before training
+SMALL = 64  # nodes of a graph in which every node may well be a neighbour of all others
+
+
+def _warnings(datasets: Sequence[Dataset], rules: Sequence[Rule]) -> tuple[str, ...]:
+    """Return sentences about too few samples, isolated nodes and neighbourhoods of everything; refuse rules without edges."""
+    found = []
+    count = sum(len(each) for each in datasets)
+    if count < FEW_SAMPLES:
+        found.append(f"{count} training samples are very few; expect large errors on new ones")
+    for dataset, rule in zip(datasets, rules, strict=True):
+        if rule.r is None:
+            continue
+        for i in range(min(LOOKED_AT, 1 if dataset.one_domain else len(dataset))):
+            x = dataset[i].domain.points
+            if rule.drawn is not None:
+                x = x[rule.draws(len(x), [i])[0, 0]]
+            found += _about_graph(rule, x, dataset.number(i), dataset.frame)
+    return tuple(dict.fromkeys(found))
+
+
+def _about_graph(rule: Rule, x: Tensor, sample: int, frame: Frame | None) -> list[str]:
+    """Return a warning about the graph of some nodes; raise an error if no node has a neighbour."""
+    some = x[torch.linspace(0, len(x) - 1, min(len(x), 1000)).long()]
+    degrees = rule.graph(x, some).degrees
+    assert rule.r is not None
+    r = rule.r if frame is None else rule.r * frame.scale
+    alone = int((degrees <= 1).sum())
+    if alone == len(some) and len(x) > 1:
+        raise ValueError(
+            f"fit: within r = {r:.4g} no node of sample {sample} has a neighbour; use a larger radius, in the data's unit"
+        )
+    if alone:
+        return [f"within r = {r:.4g} about {alone / len(some):.1%} of the nodes of sample {sample} have no neighbour"]
+    if int(degrees.min()) == len(x) > SMALL:
+        return [f"within r = {r:.4g} all {len(x)} nodes of sample {sample} are neighbours of each other; that is slow"]
+    return []
+
+
+def _digest_of(operator: Operator) -> str:
+    """Return a digest of the parameters of an operator."""
+    tensors = {name: x.detach().cpu().contiguous() for name, x in operator.model.state_dict().items()}
+    return hashlib.sha256(b"".join(name.encode() + x.numpy().tobytes() for name, x in sorted(tensors.items()))).hexdigest()
 
 
 def _smoothed(
-    datasets: list[Dataset], test: Dataset | None, widths: Mapping[str, float]
+    datasets: list[Dataset], validation: Dataset | None, widths: Mapping[str, float]
 ) -> tuple[list[Dataset], Dataset | None]:
     for name, width in widths.items():
         datasets = [each.smoothed(width, name) for each in datasets]
-        test = None if test is None else test.smoothed(width, name)
-    return datasets, test
+        validation = None if validation is None else validation.smoothed(width, name)
+    return datasets, validation
 
 
-def _kind(given: Model | type[Model] | str | None) -> type[Model]:
+def _kind(given: type[Model] | str | Model | Operator | None) -> type[Model]:
     if given is None:
         return NearFar
     if isinstance(given, str):
@@ -151,13 +271,17 @@ def _recipe(choices: Choices, suggested: Defaults, device: str, out: Path | None
     return replace(chosen, precision=precision)
 
 
-def _settings(kind: type[Model], choices: Choices, suggested: Defaults) -> dict[str, Any]:
+def _settings(kind: type[Model], choices: Choices, suggested: Defaults, device: str) -> dict[str, Any]:
     """Return the settings of a model that is built. Its radius is that of the rule, if one was chosen."""
     rules = [] if choices.rule is None else _listed(choices.rule, 1)
     radius = {"radius": rules[0].r} if rules and "radius" in kind.settings else {}
     unsmoothed = choices.smoothing is not None and suggested.smoothing  # the suggested features do not exist then
     features = {"features": None} if unsmoothed and "features" in suggested.settings else {}
-    return {**suggested.settings, **features, **radius, **choices.settings}
+    size = choices.size or ("large" if device.startswith("cuda") else "small")
+    if choices.size is not None and size not in kind.sizes:
+        known = ", ".join(kind.sizes) or "no sizes: use settings"
+        raise ValueError(f"{kind.__name__} of size {size!r}; it has {known}")
+    return {**kind.sizes.get(size, {}), **suggested.settings, **features, **radius, **choices.settings}
 
 
 def _built(kind: type[Model], dataset: Dataset, settings: Mapping[str, Any], recipe: Recipe) -> Model:
@@ -183,15 +307,15 @@ def _listed(rules: Rule | Sequence[Rule], count: int) -> list[Rule]:
     return [rules] * count if isinstance(rules, Rule) else [*rules]
 
 
-def _check_fields(datasets: Sequence[Dataset], test: Dataset | None) -> None:
+def _check_fields(datasets: Sequence[Dataset], validation: Dataset | None) -> None:
     first = datasets[0]
-    for each in [*datasets, *([] if test is None else [test])]:
+    for each in [*datasets, *([] if validation is None else [validation])]:
         if (each.inputs, each.outputs) != (first.inputs, first.outputs):
             ours, other = (f"{', '.join(d.inputs)} -> {', '.join(d.outputs)}" for d in (first, each))
             raise ValueError(f"fit: datasets of different fields: {ours}, and {other}; choose with Dataset.using and smoothed")
 
 
-def _check(model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], test: Dataset | None) -> None:
+def _check(model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], validation: Dataset | None) -> None:
     for rule in rules:
         if not isinstance(rule, Rule):
             raise ValueError(f"fit(rule={rule!r}): needed a rule, e.g. Radius(r) or Nystrom(r, m, l)")
@@ -205,6 +329,6 @@ def _check(model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], tes
             raise ValueError(
                 f"fit: the dataset has {len(names)} {what} ({', '.join(names)}); the network was made for {needed}"
             )
-    for each in [*datasets, *([] if test is None or not len(test) else [test])]:
+    for each in [*datasets, *([] if validation is None or not len(validation) else [validation])]:
         if each.dim != model.dim:
             raise ValueError(f"fit: a dataset has points of dimension {each.dim}; the network was made for {model.dim}")

@@ -13,6 +13,9 @@ from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
 from gkn.graph.batches import Batch
 
+CUBE = 0.98
+"""Shortest side of a box that still counts as the unit box, which random points do not fill to its edges."""
+
 
 @dataclass(frozen=True, eq=False)
 class Symmetries:
@@ -36,11 +39,11 @@ class Symmetries:
             if [*names[first : first + dim]] != wanted:
                 raise ValueError(f"symmetries: needed all of {', '.join(wanted)}, side by side, among {', '.join(names)}")
             vectors.append((first, first + dim))
-        for each in datasets:
-            for i in range(1 if each.one_domain else len(each)):
-                points = each[i].domain.points
-                if float(points.min()) < 0 or float(points.max()) > 1:
-                    raise ValueError("symmetries: these are those of the unit box, and a dataset has points outside of it")
+        boxes = [domain.box for each in datasets for domain in each.domains()]
+        low, high = torch.stack([box[0] for box in boxes]).amin(0), torch.stack([box[1] for box in boxes]).amax(0)
+        if float(low.min()) < 0 or float(high.max()) > 1 or float((high - low).min()) < CUBE:
+            sides = " x ".join(f"{side:.3g}" for side in (high - low).tolist())
+            raise ValueError(f"symmetries: these are those of the unit box, and the points fill a box of {sides}")
         return Symmetries(inputs, tuple(vectors))
 
     def __call__(self, batch: Batch, rng: torch.Generator, graphs: range) -> Batch:

@@ -1,0 +1,48 @@
+"""Errors of an operator beside those of trivial answers: printed, and as a report. Used by `train` and `eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from gkn.cli.console import console, plain, warn
+from gkn.cli.shell import progress_bar
+from gkn.data.dataset import Dataset
+from gkn.operator.evaluate import Errors, relative_l2
+from gkn.operator.operator import Operator
+from gkn.operator.report import error_table, write_report
+from gkn.operator.trivial import compared, trivial_errors
+from gkn.operator.ways import Exact, Test
+
+
+def judge(
+    operator: Operator,
+    test: Dataset,
+    train: Dataset | None,
+    folder: Path,
+    what: str,
+    how: Test = Exact(),  # noqa: B008
+    r: float | None = None,
+    seed: int = 0,
+) -> tuple[Errors, dict[str, Errors]]:
+    """Evaluate an operator, print its errors per field beside the trivial ones, and write report.html into a folder.
+
+    train   the samples it learned from, if they are known
+    what    a word for the samples that are evaluated, e.g. test
+    """
+    with progress_bar("eval") as progress:
+        found = relative_l2(operator, test, how, r=r, seed=seed, progress=progress)
+    trivial = {} if train is None else trivial_errors(operator, train, test)
+    header, rows = error_table(found, trivial)
+    table = Table(*header, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(plain(cell) for cell in row))
+    console.print(f"relative l2 error on {len(test)} {what} samples")
+    console.print(table)
+    warnings = compared(found, trivial)
+    for text in warnings:
+        warn(text)
+    report = write_report(folder, f"gkn: {folder.name}", operator, test, found, trivial, warnings)
+    console.print(f"the report: {plain(report)}", soft_wrap=True)
+    return found, trivial

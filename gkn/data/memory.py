@@ -1,0 +1,140 @@
+"""Memory: samples held in memory, made of numpy arrays, tensors or numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gkn.data.groups import component_names
+from gkn.data.source import Source
+from gkn.geometry.domain import Domain
+
+Given: TypeAlias = Any
+"""A field of all samples: (n, K) or (n, K, c) on one domain, n arrays (K,) or (K, c), or n numbers; numpy or torch."""
+
+
+class Memory(Source):
+    """Fields in memory: (n, K) tensors on one domain, or lists of (K_i,) tensors on one domain per sample.
+
+    Arrays with a further axis are vectors: each component becomes a field. n numbers are a parameter.
+    """
+
+    def __init__(self, domain: Domain | Sequence[Domain], fields: Mapping[str, Given]) -> None:
+        many = isinstance(domain, Sequence)
+        self.domains = [*domain] if many else None  # type: ignore[misc]
+        self.common_domain = None if many else domain  # type: ignore[assignment]
+        self.fields: dict[str, Tensor | list[Tensor]] = {}
+        self.groups: dict[str, tuple[str, ...]] = {}
+        self.parameters: tuple[str, ...] = ()
+        for name, given in fields.items():
+            self._add(name, _as_tensors(name, given))
+        self.names = tuple(self.fields)
+        counts = {name: len(values) for name, values in self.fields.items()}
+        self.n = next(iter(counts.values()), 0)
+        if len({*counts.values()}) > 1:
+            raise ValueError(f"Dataset: the fields have different numbers of samples: {counts}")
+        if self.domains is not None and len(self.domains) != self.n:
+            raise ValueError(f"Dataset: {len(self.domains)} domains for {self.n} samples")
+        if self.domains and len({each.dim for each in self.domains}) > 1:
+            where = next(i for i, each in enumerate(self.domains) if each.dim != self.domains[0].dim)
+            raise ValueError(
+                f"Dataset: sample {where} has points of dimension {self.domains[where].dim}, sample 0 of dimension "
+                f"{self.domains[0].dim}; needed one dimension for all"
+            )
+        for name in self.names:
+            self._check_shape(name)
+
+    def _add(self, name: str, values: Tensor | list[Tensor]) -> None:
+        if not name or "/" in name or "\0" in name or name.startswith("."):
+            raise ValueError(f"Dataset: a field cannot be called {name!r}; use letters, digits and _")
+        axes = values.ndim if isinstance(values, Tensor) else 1 + max((row.ndim for row in values), default=1)
+        if axes == 1:
+            self.parameters = (*self.parameters, name)
+            parts: dict[str, Tensor | list[Tensor]] = {name: values}
+        elif axes == 2:
+            parts = {name: values}
+        elif axes == 3:
+            widths = {values.shape[2]} if isinstance(values, Tensor) else {row.shape[-1] for row in values}
+            if len(widths) > 1:
+                raise ValueError(f"Dataset: field {name!r} has {sorted(widths)} components; needed the same in all samples")
+            names = component_names(name, width := widths.pop())
+            if width > 1:
+                self.groups[name] = names
+            parts = {
+                part: values[..., j] if isinstance(values, Tensor) else [row[..., j] for row in values]
+                for j, part in enumerate(names)
+            }
+        else:
+            shape = tuple(values.shape) if isinstance(values, Tensor) else tuple(values[0].shape)
+            raise ValueError(
+                f"Dataset: field {name!r} of shape {shape}; needed (samples, points), with components (samples, points, c), "
+                "or one number per sample"
+            )
+        for part, rows in parts.items():
+            if part in self.fields:
+                raise ValueError(f"Dataset: two fields would be called {part!r}; rename one")
+            self.fields[part] = rows
+
+    def _check_shape(self, name: str) -> None:
+        values = self.fields[name]
+        if name in self.parameters:
+            return
+        for i in range(min(1, self.n) if isinstance(values, Tensor) and self.domains is None else self.n):
+            if values[i].shape != (len(self.domain(i)),):
+                raise ValueError(
+                    f"Dataset: field {name!r} of sample {i} has shape {tuple(values[i].shape)}, "
+                    f"but its domain has {len(self.domain(i))} points"
+                )
+
+    def domain(self, i: int) -> Domain:
+        return super().domain(i) if self.domains is None else self.domains[i]
+
+    def read(self, name: str, i: int) -> Tensor:
+        value = self.fields[name][i]
+        return value.expand(len(self.domain(i))) if name in self.parameters else value
+
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
+        values = self.fields[name]
+        if name in self.parameters or not isinstance(values, Tensor):
+            return super().read_all(name, indices)
+        return values[list(indices)]
+
+    def identity(self) -> str:
+        seal = hashlib.sha256()
+        for name, values in self.fields.items():
+            seal.update(f"{name} {values[0].dtype if self.n else ''}".encode())
+            for row in values:
+                seal.update(row.cpu().contiguous().numpy().tobytes())
+        for domain in self.domains or [self.domain(0)] if self.n else []:
+            seal.update(type(domain).__name__.encode())
+            for part in (domain.points, domain.weights if domain.cells is None else domain.cells, domain.boundary):
+                seal.update(part.contiguous().numpy().tobytes())
+        if self.groups:
+            seal.update(repr(sorted(self.groups.items())).encode())
+        return seal.hexdigest()
+
+
+def _as_tensors(name: str, given: Given) -> Tensor | list[Tensor]:
+    """Return what was given as one tensor, or as a list of tensors if it is a sequence of arrays."""
+    if isinstance(given, Tensor):
+        return given
+    if isinstance(given, Sequence) and len(given) and not isinstance(given[0], float | int | np.number):
+        return [_as_tensor(name, row) for row in given]
+    return _as_tensor(name, given)
+
+
+def _as_tensor(name: str, given: Any) -> Tensor:
+    if isinstance(given, Tensor):
+        return given
+    array = np.asarray(given)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"Dataset: field {name!r} holds {array.dtype}; needed real numbers")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype.kind in "iu" or array.dtype.itemsize not in (1, 4, 8):
+        array = array.astype(np.float64)
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,51 @@
+"""Inputs given on other points than the outputs: sensors become parameters, functions are interpolated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gkn.geometry.domain import Domain
+from gkn.system.checks import real
+
+SENSORS = 64
+"""Inputs on at most so many points, the same in all samples, are read as sensors: each value is a number of the sample."""
+
+
+def are_sensors(domain: Domain | Sequence[Domain]) -> bool:
+    """True if inputs on these points become parameters, in which nothing is lost."""
+    domains = [*domain] if isinstance(domain, Sequence) else [domain]
+    return len(domains[0]) <= SENSORS and all(each is domains[0] or domains[0].same_as(each) for each in domains)
+
+
+def transferred(
+    fields: Mapping[str, Any], source: Domain | Sequence[Domain], target: Domain | Sequence[Domain]
+) -> dict[str, Any]:
+    """Return inputs (n, K) on the points of `source` as fields on the points of `target`.
+
+    Sensors become parameters, (n,) numbers NAME_0, NAME_1 and so on. Other functions are interpolated as their domain does it.
+    """
+    sensors = are_sensors(source)
+    found: dict[str, Any] = {}
+    for name, given in fields.items():
+        rows = [real(row, name) for row in given]
+        if sensors:
+            found |= {f"{name}_{j}": values for j, values in enumerate(torch.stack(rows).unbind(1))}
+            continue
+        out = []
+        for i, row in enumerate(rows):
+            here = source[i] if isinstance(source, Sequence) else source
+            there = target[i] if isinstance(target, Sequence) else target
+            if len(row) != len(here):
+                raise ValueError(f"input {name!r} of sample {i} has {len(row)} values for {len(here)} points of input_domain")
+            out.append(interpolated(row, here, there))
+        found[name] = out if isinstance(target, Sequence) else torch.stack(out)
+    return found
+
+
+def interpolated(row: Tensor, source: Domain, target: Domain) -> Tensor:
+    """Return one function (K,) of a domain at the points of another one."""
+    return source.interpolate(row[:, None], target.points)[:, 0]

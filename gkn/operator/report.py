@@ -1,0 +1,102 @@
+"""report.html: errors of a trained operator, learning curves, and its best, median and worst answers as pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gkn.data.dataset import Dataset
+from gkn.operator.evaluate import Errors
+from gkn.operator.operator import Operator
+from gkn.operator.saved import METRICS
+from gkn.operator.ways import Exact, Support
+from gkn.system.machine import machine, versions
+from gkn.system.page import Page
+
+LARGE = 200_000  # points of a sample from which pictures are drawn from an answer carried by fewer nodes
+NODES = 20_000
+
+
+def write_report(
+    folder: Path,
+    title: str,
+    operator: Operator,
+    dataset: Dataset,
+    errors: Errors,
+    trivial: Mapping[str, Errors],
+    warnings: Sequence[str] = (),
+) -> Path:
+    """Write report.html into a folder and return its path.
+
+    dataset    the samples that were evaluated, as they were given
+    errors     of the operator on them
+    trivial    of trivial answers on them, by name
+    warnings   sentences that are shown first
+    """
+    from gkn.data.plot import show_losses
+
+    page = Page(title)
+    for text in warnings:
+        page.text(f"Warning: {text}.")
+    page.text(f"{operator!r}", small=True)
+    page.heading(f"Relative l2 error on {len(dataset)} samples that were not learned from")
+    page.table(*error_table(errors, trivial))
+    page.text(
+        "|answer - truth| / |truth|, with norms that are integrals over the domain; a vector counts as one field. Below each "
+        "field: what trivial answers have.",
+        small=True,
+    )
+    metrics = folder / METRICS
+    if metrics.is_file() and metrics.stat().st_size:
+        page.heading("Learning curves")
+        entries = [json.loads(line) for line in metrics.read_text().splitlines()]
+        show_losses(entries, folder / "learning.png")
+        page.picture(folder / "learning.png", "training loss and validation error over epochs")
+    order = errors.each.argsort()
+    chosen = {"worst": order[-1], "median": order[len(order) // 2], "best": order[0]}
+    for what, place in chosen.items():
+        i = int(place)
+        page.heading(f"The {what} answer: sample {dataset.number(i)}, error {float(errors.each[i]):.4f}")
+        picture = folder / f"{what}.png"
+        show_sample(operator, dataset, i, picture)
+        page.picture(picture, f"inputs, truth, answer and difference of sample {dataset.number(i)}")
+    page.heading("Settings and machine")
+    recipe = operator.about.get("recipe")
+    page.code(f"{operator.model.config()}\n{operator.rule}\n{recipe}\n{machine()}\n{versions()}")
+    path = folder / "report.html"
+    page.write(path)
+    return path
+
+
+def error_table(errors: Errors, trivial: Mapping[str, Errors]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the header and the rows of a table: each field, and below it the trivial answers."""
+    rows = []
+    for name in errors.by_field:
+        for what, found in {name: errors, **{f"  {what}": found for what, found in trivial.items()}}.items():
+            each = found.by_field[name]
+            worst = int(each.argmax())
+            numbers = (f"{float(x):.4f}" for x in (each.mean(), each.median(), each[worst]))
+            rows.append((what, *numbers, str(worst)))
+    return ("field", "mean", "median", "worst", "of sample"), rows
+
+
+def show_sample(operator: Operator, dataset: Dataset, i: int, out: Path) -> None:
+    """Draw one sample: a row per output field with input, truth, answer and difference; vectors by their length."""
+    from gkn.data.plot import show_answers
+
+    sample, rows = dataset[i], []
+    how: Any = Exact() if len(sample.domain) <= LARGE or not operator.model.at_queries else Support(NODES)
+    found = operator(operator.ready(dataset.take([i]))[0], how=how).cpu().double()
+    shown = [name for name in dataset.given if name not in dataset.parameters]
+    for name, (start, stop) in dataset.output_fields.items():
+        truth, answer = (sample.u[:, start:stop].double(), found[:, start:stop])
+        given = dataset.value(shown[0], i).double() if shown else torch.zeros(len(truth), dtype=torch.float64)
+        size = (answer - truth).norm(dim=1) if stop - start > 1 else (answer - truth)[:, 0]
+        first, second = (x.norm(dim=1) if stop - start > 1 else x[:, 0] for x in (truth, answer))
+        rows.append((f"|{name}|" if stop - start > 1 else name, sample.domain, given, first, second, size))
+    numbers = ", ".join(f"{name} = {dataset.parameter(name, i):.4g}" for name in dataset.parameters)
+    show_answers(rows, out, numbers, shown[0] if shown else "no input field")

@@ -1,0 +1,55 @@
+"""An estimate of the time a training will take on this machine, from a few steps of a copy of the model."""
+
+from __future__ import annotations
+
+import copy
+import time
+
+import torch
+
+from gkn.data.normalizer import Normalizer
+from gkn.graph.batches import Batches
+from gkn.train.losses import loss_terms
+from gkn.train.setup import Setup
+
+STEPS = 3  # timed passes
+
+
+def announcement(setup: Setup, device: str) -> str:
+    """Return a sentence about the model, the number of steps and the time they will take."""
+    recipe, model = setup.recipe, setup.model
+    steps = sum(-(-len(each) * rule.graphs // recipe.batch) for each, rule in zip(setup.datasets, setup.rules, strict=True))
+    count = sum(x.numel() for x in model.parameters())
+    text = f"{type(model).__name__} of {count} parameters, {recipe.epochs} epochs of {steps} steps"
+    if not count or device.startswith("cuda"):
+        return text
+    return f"{text}; about {in_words(seconds_per_step(setup) * steps * recipe.epochs)} on this machine"
+
+
+def seconds_per_step(setup: Setup) -> float:
+    """Return the seconds of one step, measured with a copy of the model on the first samples. The median of a few."""
+    recipe, model = setup.recipe, copy.deepcopy(setup.model).train()
+    some = [each.take(min(recipe.batch, len(each))) for each in setup.datasets[:1]]
+    inputs, outputs = (Normalizer.fit(some, names) for names in (some[0].inputs, some[0].outputs))
+    dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
+    model = model.to("cpu", dtype)
+    model.prepare(some, inputs, outputs)
+    batches = Batches(some[0], setup.rules[0], inputs, outputs, dtype=dtype, weighted=setup.weighted)
+    graphs = [*range(min(recipe.batch, len(batches)))]
+    seconds = []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        batch = batches.batch(graphs)
+        found = model(batch.graph, batch.x, batch.a, batch.weights)
+        terms = loss_terms(recipe.loss, recipe.gradient, found.to(batch.u.dtype), batch)
+        if terms.requires_grad:
+            terms.sum().backward()
+        seconds.append(time.perf_counter() - start)
+    return sorted(seconds)[STEPS // 2] * 1.1  # the update of the parameters
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
