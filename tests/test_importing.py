@@ -39,6 +39,12 @@ def test_only_named_inputs_are_used(runs):
     assert dataset[2].a[:, 1].tolist() == [10] * 20
 
 
+def test_vectors_are_groups(runs):
+    dataset = import_files(runs, inputs=["v"])
+    assert dataset.inputs == ("v_x", "v_y")
+    assert torch.equal(dataset[1].a, torch.from_numpy(X + 2))
+
+
 def test_report(runs):
     run(runs / "run3.npz", 3, p=np.float64(3), v=X, extra=X[:, 0])
     (runs / "notes.txt").write_text("not a file of functions")
@@ -103,7 +109,7 @@ def test_not_finite_names_file_field_and_point(tmp_path):
     bad = X.copy()
     bad[7, 1] = np.nan
     np.savez(tmp_path / "2.npz", points=X, u=X[:, 0], k=bad[:, 1], v=bad)
-    assert len(read_files(tmp_path)) == 2  # only fields that are used must be finite
+    assert import_files(tmp_path).inputs == ()  # only fields that are used must be finite
     with pytest.raises(UnreadableFile, match=r"2\.npz: field k is not finite everywhere: nan at point 7"):
         import_files(tmp_path, inputs=["k"])
     with pytest.raises(UnreadableFile, match=r"2\.npz: field v of sample 0 is not finite everywhere: \[.*nan\] at point 7"):
