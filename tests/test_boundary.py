@@ -4,6 +4,7 @@ import torch
 
 from gkn import Cloud, Grid, Mesh
 from gkn.geometry.domain import Domain
+from gkn.geometry.search import closest
 from tests.meshes import ball, box, mixed, sphere
 
 
@@ -150,3 +151,26 @@ def test_domains_of_users_get_defaults():
     assert lattice.periods is None
     assert lattice.normals() is None
     assert lattice.measure_dim == 2
+
+
+@pytest.mark.parametrize("name", ["disk", "holes", "ball", "mixed", "wedges"])
+def test_no_facet_is_nearer_than_the_one_found(name, rng):
+    """Against the distance to every facet, for points inside, outside and near the middle, where many facets tie."""
+    mesh = {
+        "disk": lambda: Mesh.disk(0.1),
+        "holes": lambda: Mesh.holes(0.08),
+        "ball": lambda: ball(2),
+        "mixed": mixed,
+        "wedges": lambda: Mesh(box("wedge", 3).points * torch.tensor([1.0, 0.05, 7.0]), box("wedge", 3).blocks),
+    }[name]()
+    low, high = mesh.points.amin(0), mesh.points.amax(0)
+    at = low + (high - low) * (torch.rand(400, mesh.dim, generator=rng, dtype=torch.float64) * 1.4 - 0.2)
+    at = torch.cat([at, (low + high) / 2 + 1e-3 * at[:20], mesh.points])
+    rows = mesh._facets.rows[mesh._facets.boundary()]
+    corners = mesh.points.numpy()[rows]
+    least = torch.full((len(at),), torch.inf, dtype=torch.float64)
+    for each in corners:
+        same = np.broadcast_to(each, (len(at), *each.shape))
+        foot = (closest(at.numpy(), same)[..., None] * same).sum(1)
+        least = torch.minimum(least, (at - torch.from_numpy(foot)).norm(dim=1))
+    torch.testing.assert_close(mesh.distance(at)[0], least, rtol=1e-9, atol=1e-12)

@@ -39,6 +39,12 @@ def test_only_named_inputs_are_used(runs):
     assert dataset[2].a[:, 1].tolist() == [10] * 20
 
 
+def test_vectors_are_groups(runs):
+    dataset = import_files(runs, inputs=["v"])
+    assert dataset.inputs == ("v_x", "v_y")
+    assert torch.equal(dataset[1].a, torch.from_numpy(X + 2))
+
+
 def test_report(runs):
     run(runs / "run3.npz", 3, p=np.float64(3), v=X, extra=X[:, 0])
     (runs / "notes.txt").write_text("not a file of functions")
@@ -103,21 +109,12 @@ def test_not_finite_names_file_field_and_point(tmp_path):
     bad = X.copy()
     bad[7, 1] = np.nan
     np.savez(tmp_path / "2.npz", points=X, u=X[:, 0], k=bad[:, 1], v=bad)
-    assert len(import_files(tmp_path, outputs=["u"], inputs=[]) if _empty_inputs() else read_files(tmp_path)) == 2
+    assert import_files(tmp_path).inputs == ()  # only fields that are used must be finite
     with pytest.raises(UnreadableFile, match=r"2\.npz: field k is not finite everywhere: nan at point 7"):
         import_files(tmp_path, inputs=["k"])
     with pytest.raises(UnreadableFile, match=r"2\.npz: field v of sample 0 is not finite everywhere: \[.*nan\] at point 7"):
         read_sample(tmp_path / "2.npz", needed=["v"])
     assert read_sample(tmp_path / "2.npz", needed=["u"]).fields["k"].isnan().any()
-
-
-def _empty_inputs():
-    """True once datasets may have no inputs."""
-    import inspect
-
-    from gkn import Dataset
-
-    return "inputs" in inspect.signature(Dataset.of).parameters
 
 
 def test_files_that_do_not_go_together(tmp_path):
@@ -159,6 +156,19 @@ def test_parameters_by_name(runs):
     content = read_files(runs, None, table)
     assert content.parameters["p"].tolist() == [5, 6, 7]
     assert f"parameters of the files replaced by those of {table}: p" in content.notes
+
+
+def test_names_that_are_numbers(tmp_path):
+    for i in (1, 2):
+        run(tmp_path / f"00{i}.npz", i)
+    (tmp_path / "params.csv").write_text("name,Re\n002,20\n001,10\n")
+    assert read_files(tmp_path, None, tmp_path / "params.csv").parameters["Re"].tolist() == [10, 20]
+
+
+def test_a_table_among_the_files(runs):
+    (runs / "params.csv").write_text("file,Re\nrun1,1\n")
+    with pytest.raises(UnreadableFile, match=r"params\.csv: columns Re, file; needed .* is given with --parameters"):
+        read_files(runs)
 
 
 def test_parameters_by_order(runs):

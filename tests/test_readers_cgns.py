@@ -249,3 +249,57 @@ def test_damaged_files(tmp_path):
         except UnreadableFile:
             continue
         assert len(content.domain) <= 4
+
+
+def moving(file):
+    zone = zone_of(file, SQUARE)
+    node(zone, "GridCoordinates#1", "GridCoordinates_t")
+
+
+def unknown_zone(file):
+    zone_of(file, SQUARE, "UserDefined")
+
+
+def no_coordinates(file):
+    del zone_of(file, SQUARE)["GridCoordinates"]
+
+
+def twice(file):
+    zone = zone_of(file, SQUARE)
+    elements(zone, "E", 5, [[1, 2, 3], [1, 3, 4]])
+    for name in "ST":
+        solution(zone, name, "Vertex", u=np.ones(4))
+
+
+def wide_range(file):
+    zone = zone_of(file, SQUARE)
+    elements(zone, "E", 5, [[1, 2, 3], [1, 3, 4]])
+    node(node(node(zone, "ZoneBC", "ZoneBC_t"), "in", "BC_t", "BCWall"), "PointRange", "IndexRange_t", [[1], [10**9]])
+
+
+MORE = {
+    moving: "has coordinates for 2 times; needed one time per file",
+    unknown_zone: "zone of type 'UserDefined'; needed Structured or Unstructured",
+    no_coordinates: "has no coordinates",
+    twice: "two solutions have a field u at Vertex; needed one time per file",
+    wide_range: "boundary condition in covers more points than there are",
+}
+
+
+@pytest.mark.parametrize("write", MORE, ids=lambda write: write.__name__)
+def test_more_wrong_files(write, tmp_path):
+    with h5py.File(tmp_path / "x.cgns", "w") as file:
+        write(file)
+    with pytest.raises(UnreadableFile, match=rf"x\.cgns: .*{MORE[write]}"):
+        read(tmp_path / "x.cgns")
+
+
+def test_what_is_left_out_is_noted(tmp_path):
+    with h5py.File(tmp_path / "x.cgns", "w") as file:
+        zone = zone_of(file, SQUARE)
+        elements(zone, "E", 5, [[1, 2, 3], [1, 3, 4]])
+        solution(zone, "S", "FaceCenter", u=np.ones(4))
+        node(node(zone, "ZoneBC", "ZoneBC_t"), "family", "BC_t", "FamilySpecified")
+    notes = read(tmp_path / "x.cgns").notes
+    assert "solution left out, because its values are at FaceCenter: /Base/Zone/S" in notes
+    assert "boundary condition left out, because it lists no points: family" in notes

@@ -129,6 +129,111 @@ def test_groups_of_gmsh(tmp_path):
     assert [*read(tmp_path / "y.msh").fields] == ["u", "set:inlet"]  # one material is none
 
 
+DATA = """$NodeData
+1
+"u"
+1
+0.0
+3
+0
+1
+4
+1 1.0
+2 2.0
+3 3.0
+4 4.0
+$EndNodeData
+"""
+
+
+def test_data_of_gmsh_in_another_order_are_refused(tmp_path):
+    """meshlane gives the values to the nodes in the order of the file, whatever their tags."""
+    turned = GMSH.replace("1 0 0 0\n2 1 0 0\n", "2 1 0 0\n1 0 0 0\n")
+    assert turned != GMSH
+    for name, text in (("x", turned), ("y", GMSH.replace("4\n1 1.0\n", "3\n"))):
+        (tmp_path / f"{name}.msh").write_text(text)
+        with pytest.raises(UnreadableFile, match=rf"{name}\.msh: .*\$NodeData does not list all of \$Nodes in their order"):
+            read(tmp_path / f"{name}.msh")
+    (tmp_path / "z.msh").write_text(GMSH_41 + DATA)
+    assert read(tmp_path / "z.msh").fields["u"][0].tolist() == [1, 2, 3, 4]
+    (tmp_path / "z.msh").write_text(GMSH_41 + DATA.replace("1 1.0\n2 2.0", "2 2.0\n1 1.0"))
+    with pytest.raises(UnreadableFile, match="in their order"):
+        read(tmp_path / "z.msh")
+    (tmp_path / "b.msh").write_text(GMSH.replace("2.2 0 8", "2.2 1 8"))
+    with pytest.raises(UnreadableFile, match=r"b\.msh: binary, with data whose order cannot be checked"):
+        read(tmp_path / "b.msh")
+
+
+GMSH_41 = """$MeshFormat
+4.1 0 8
+$EndMeshFormat
+$PhysicalNames
+3
+1 1 "inlet"
+2 5 "steel"
+2 6 "air"
+$EndPhysicalNames
+$Entities
+0 1 2 0
+1 0 0 0 1 0 0 1 1 0
+1 0 0 0 1 1 0 1 5 1 1
+2 0 0 0 1 1 0 1 6 0
+$EndEntities
+$Nodes
+1 4 1 4
+2 1 0 4
+1
+2
+3
+4
+0 0 0
+1 0 0
+1 1 0
+0 1 0
+$EndNodes
+$Elements
+3 3 1 3
+1 1 1 1
+1 1 2
+2 1 2 1
+2 1 2 3
+2 2 2 1
+3 1 3 4
+$EndElements
+"""
+
+SU2 = """NDIME= 2
+NELEM= 2
+5 0 1 2 0
+5 0 2 3 1
+NPOIN= 4
+0 0 0
+1 0 1
+1 1 2
+0 1 3
+NMARK= 2
+MARKER_TAG= lower
+MARKER_ELEMS= 1
+3 0 1
+MARKER_TAG= upper
+MARKER_ELEMS= 1
+3 2 3
+"""
+
+
+def test_groups_of_other_formats(tmp_path):
+    (tmp_path / "x.msh").write_text(GMSH_41)
+    fields = {name: rows[0].tolist() for name, rows in read(tmp_path / "x.msh").fields.items()}
+    assert fields == {"set:inlet": [1, 1, 0, 0], "region:steel": [1, 1, 1, 0], "region:air": [1, 0, 1, 1]}
+    (tmp_path / "x.su2").write_text(SU2)
+    content = read(tmp_path / "x.su2")
+    assert {name: rows[0].tolist() for name, rows in content.fields.items()} == {
+        "set:lower": [1, 1, 0, 0],
+        "set:upper": [0, 0, 1, 1],
+    }
+    assert not content.notes
+
+
 def test_material_numbers_and_blocks_of_one_type(tmp_path):
     cells = [("triangle", TWO[:1]), ("quad", np.array([[1, 4, 5, 2]])), ("triangle", TWO[1:])]
     points = np.concatenate([SQUARE, [[2, 0, 0], [2, 1, 0]]])
@@ -150,6 +255,51 @@ def test_points_alone_are_a_cloud(tmp_path):
     content = read(tmp_path / "x.vtu")
     assert content.domain.kind == "cloud"
     assert any("no cells: read as points" in note for note in content.notes)
+
+
+LEGACY = """# vtk DataFile Version 3.0
+x
+ASCII
+DATASET UNSTRUCTURED_GRID
+FIELD FieldData 3
+TimeValue 1 1 double
+0.5
+list 1 2 int
+1 2
+Re 1 1 int
+100
+POINTS 4 double
+0 0 0 1 0 0 1 1 0 0 1 0
+CELLS 3 11
+3 0 1 2
+3 0 2 3
+2 0 1
+CELL_TYPES 3
+5
+5
+3
+POINT_DATA 4
+SCALARS u double 1
+LOOKUP_TABLE default
+1 2 3 4
+"""
+
+
+def test_field_data_of_legacy_files(tmp_path):
+    (tmp_path / "x.vtk").write_text(LEGACY)
+    content = read(tmp_path / "x.vtk")
+    assert {name: values.tolist() for name, values in content.parameters.items()} == {"TimeValue": [0.5], "Re": [100]}
+    assert "field data left out, because they are not one number: list" in content.notes
+    assert content.fields["u"][0].tolist() == [1, 2, 3, 4]
+    (tmp_path / "y.vtk").write_text(LEGACY.replace("list 1 2 int\n1 2", "list 1 2 quaternion\n1 2"))
+    with pytest.raises(UnreadableFile, match=r"y\.vtk: "):
+        read(tmp_path / "y.vtk")
+    text = [b"# vtk DataFile Version 3.0\nx\nBINARY\nDATASET UNSTRUCTURED_GRID\nFIELD FieldData 1\nRe 1 1 double\n"]
+    text += [np.array([7.0], ">f8").tobytes(), b"\nPOINTS 4 double\n", SQUARE.astype(">f8").tobytes(), b"\nCELLS 2 8\n"]
+    text += [np.column_stack([[3, 3], TWO]).astype(">i4").tobytes(), b"\nCELL_TYPES 2\n", np.array([5, 5], ">i4").tobytes()]
+    text += [b"\nPOINT_DATA 4\nSCALARS u double 1\nLOOKUP_TABLE default\n", SQUARE[:, 0].astype(">f8").tobytes(), b"\n"]
+    (tmp_path / "z.vtk").write_bytes(b"".join(text))
+    assert read(tmp_path / "z.vtk").parameters["Re"].tolist() == [7]
 
 
 # --- VTK's encodings ---------------------------------------------------------------------------------------------------
@@ -321,3 +471,75 @@ def test_pvd(tmp_path):
     pvd(tmp_path / "empty.pvd", [])
     with pytest.raises(UnreadableFile, match="no DataSet in its Collection"):
         read_files(tmp_path / "empty.pvd")
+
+
+# --- repair, and other cells of VTK ------------------------------------------------------------------------------------
+
+
+def test_repair_drops_flat_cells_and_their_data(tmp_path):
+    points = np.concatenate([SQUARE, [[2, 0, 0], [9, 9, 0]]])
+    cells = [("triangle", np.array([[0, 1, 2], [0, 1, 4], [0, 2, 3]])), ("quad", np.array([[0, 1, 4, 1]]))]
+    data = {"k": [np.array([1.0, 2.0, 3.0]), np.array([4.0])], "MaterialIds": [np.array([1, 1, 2]), np.array([1])]}
+    write(tmp_path / "x.vtu", points, cells, point_data={"u": points[:, 0]}, cell_data=data)
+    with pytest.raises(UnreadableFile, match=r"x\.vtu: Mesh: .*--repair"):
+        read(tmp_path / "x.vtu")
+    content = read(tmp_path / "x.vtu", repair=True)
+    assert content.fields["u"][0].tolist() == [0, 1, 1, 0]
+    assert [each.tolist() for each in content.cell_data["k"]] == [[1, 3]]
+    assert content.fields["k"][0].tolist() == [2, 1, 2, 3]
+    assert content.fields["region:2"][0].tolist() == [1, 0, 1, 1]
+    assert "cells dropped, because their size is 0: 2" in content.notes
+    assert "points dropped, because they belong to no cell: 2" in content.notes
+
+
+@pytest.mark.parametrize(("number", "name", "order"), [(8, "quad", [0, 1, 3, 2]), (11, "hexahedron", [0, 1, 3, 2, 4, 5, 7, 6])])
+def test_pixels_and_voxels(number, name, order, tmp_path):
+    corners = np.array([[x, y, z] for z in (0, 1) for y in (0, 1) for x in (0, 1)], dtype=float)[: len(order)]
+    text = vtu((corners, np.arange(len(order))[None], {"u": corners[:, 0]})).decode()
+    (tmp_path / "x.vtu").write_text(text.replace(">5<", f">{number}<"))
+    content = read(tmp_path / "x.vtu")
+    assert [(kind, cells.tolist()) for kind, cells in content.domain.cell_blocks()] == [(name, [order])]
+    assert content.domain.measure == pytest.approx(1)
+
+
+def test_polygons_of_three_and_four_corners(tmp_path):
+    text = vtu((SQUARE, np.array([[0, 1, 2, 3]]), {})).decode()
+    (tmp_path / "x.vtu").write_text(text.replace(">5<", ">7<"))
+    assert [kind for kind, _ in read(tmp_path / "x.vtu").domain.cell_blocks()] == ["quad"]
+    (tmp_path / "x.vtk").write_text(LEGACY.replace("\n5\n5\n3\n", "\n7\n7\n3\n"))
+    assert [kind for kind, _ in read(tmp_path / "x.vtk").domain.cell_blocks()] == ["triangle"]
+
+
+def test_cells_that_meshlane_would_drop(tmp_path):
+    (tmp_path / "x.vtk").write_text(LEGACY.replace("\n5\n5\n3\n", "\n5\n6\n3\n"))
+    with pytest.raises(UnreadableFile, match=r"x\.vtk: .*cannot handle"):
+        read(tmp_path / "x.vtk")
+
+
+def test_cell_data_of_some_blocks_only(tmp_path):
+    (tmp_path / "x.msh").write_text(GMSH_41)
+    from gkn.data.readers.cells import RawMesh, content_of
+
+    cells = [("triangle", TWO[:1]), ("triangle", TWO[1:])]
+    content = content_of(tmp_path, RawMesh(SQUARE, cells, cell_data={"k": [np.ones(1), None]}), ReadOptions())
+    assert "cell data left out, because some cells have none: k" in content.notes
+    assert not content.cell_data
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda s: s.replace('compressor="vtkZLibDataCompressor"', 'compressor="vtkLZ4DataCompressor"'),
+            "compressed by vtkLZ4DataComp",
+        ),
+        (lambda s: s.replace('NumberOfComponents="3"', 'NumberOfComponents="5"'), "12 values for 5 components|has 24 values"),
+        (lambda s: s.replace('type="Float64" Name="p"', 'type="Bit" Name="p"'), "array 'p' holds Bit, not numbers"),
+    ],
+)
+def test_wrong_binary_files(change, said, tmp_path):
+    text = vtu((SQUARE, TWO, {}), how="binary", compressor="vtkZLibDataCompressor").decode()
+    assert change(text) != text
+    (tmp_path / "x.vtu").write_text(change(text))
+    with pytest.raises(UnreadableFile, match=rf"x\.vtu: .*({said})"):
+        read(tmp_path / "x.vtu")

@@ -75,8 +75,9 @@ class FacetBoundary:
         """Return distance and direction to the nearest point of the facets; exactly 0 at boundary nodes."""
         x = at.numpy()
         facet, _, foot, distance = self.facets.nearest(x)
-        gap, node = self.tree.query(x)
+        gap, node = self.tree.query(x, distance_upper_bound=_ON * self.scale)  # a bound saves most of the search
         own = gap == 0
+        node = np.where(own, node, 0)
         normal = self.normals[facet]
         known = own & self.node_normals[node].any(1)
         normal[known] = self.node_normals[node[known]]

@@ -97,7 +97,7 @@ def _surface(axis: Any, mesh: Mesh, function: Array, **style: Any) -> Any:
         front = edges[:, 0, 0] * edges[:, 1, 1] - edges[:, 0, 1] * edges[:, 1, 0] > 0
         order = order[front[order]]
     colours = function[cells].mean(1)[order]
-    drawn = PolyCollection(list(corners[order][..., :2]), array=colours, edgecolors="face", linewidths=0.2)
+    drawn = PolyCollection(list(corners[order][..., :2]), array=colours, edgecolors="face", linewidths=0.5)
     return _add(axis, drawn, corners[..., :2].reshape(-1, 2), style)
 
 

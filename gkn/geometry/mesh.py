@@ -265,8 +265,9 @@ class Mesh(Domain):
         middle = (~vertex).nonzero()[:, 0]
         if not len(middle):
             return torch.full((len(at),), -1)
-        gap, found = cKDTree(self.points[middle].numpy()).query(at.numpy())
-        return torch.where(torch.from_numpy(gap) <= _SELF * self.scale, middle[torch.from_numpy(found)], -1)
+        tree = cKDTree(self.points[middle].numpy())
+        found = torch.from_numpy(tree.query(at.numpy(), distance_upper_bound=_SELF * self.scale)[1])
+        return torch.cat([middle, torch.tensor([-1])])[found]  # the tree answers with their number if none is near
 
     def cell_blocks(self) -> list[tuple[str, NDArray[Any]]]:
         return [(name, block.numpy()) for name, block in self.blocks.items()]

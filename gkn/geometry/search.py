@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gkn.geometry.topology import row_keys
+
 Array = NDArray[Any]
 
 _CHUNK = 2**19  # pairs of a point and a simplex held at once
-_NEAREST = {1: 4, 2: 8, 3: 12}  # centres looked at first, by the number of corners
+_MANY = 2**14  # points that are worth all processors
+_TRIED = (12, 48, 192)  # candidates for the nearest simplex, until it is certain; more only tie
 
 
 class Simplices:
@@ -87,34 +91,63 @@ class Simplices:
 
     # --- the nearest simplex
 
-    def nearest(self, x: Array) -> tuple[Array, Array, Array, Array]:
-        """Return the nearest simplex of each point (P, d), coordinates there (P, m + 1), the nearest point and the distance.
+    @cached_property
+    def _faces(self) -> tuple[Any, Array, float]:
+        """Search tree of the centres of all simplices, edges and corners, the simplex of each, and the largest radius.
 
-        Candidates are the simplices with the nearest centres, in every class of sizes.
+        The nearest point f of the simplices lies in the interior of one of these, with centre c and radius r, and x - f is
+        perpendicular to it: |x - c|^2 = |x - f|^2 + |f - c|^2 <= |x - f|^2 + r^2. A further coordinate sqrt(R^2 - r^2), with
+        R the largest radius, makes |x - c|^2 - r^2 + R^2 a distance squared, whose least values belong to the candidates.
         """
+        from scipy.spatial import cKDTree
+
+        centres, radii, members = [self.centres], [self.radii], [np.arange(len(self.corners))]
+        for size in range(1, self.corners.shape[1]):
+            sets = [list(pick) for pick in itertools.combinations(range(self.corners.shape[1]), size)]
+            rows = np.sort(self.corners[:, sets], -1).reshape(-1, size)
+            first = np.unique(row_keys(rows, len(self.points)), return_index=True)[1]
+            x = self.points[rows[first]]
+            centres.append(x.mean(1))
+            radii.append(np.sqrt(((x - centres[-1][:, None]) ** 2).sum(-1)).max(1))
+            members.append(first // len(sets))
+        radius = np.concatenate(radii)
+        lift = np.sqrt(radius.max() ** 2 - radius**2)
+        tree = cKDTree(np.concatenate([np.concatenate(centres), lift[:, None]], 1), leafsize=32)
+        return tree, np.concatenate(members), float(radius.max())
+
+    def nearest(self, x: Array) -> tuple[Array, Array, Array, Array]:
+        """Return the nearest simplex of each point (P, d), coordinates there (P, m + 1), the nearest point and the distance."""
+        tree, members, radius = self._faces
         home, share = np.zeros(len(x), int), np.zeros((len(x), self.corners.shape[1]))
         foot, distance = np.zeros_like(x), np.full(len(x), np.inf)
-        width = _NEAREST[self.corners.shape[1]]
-        step = max(1, _CHUNK // width)
-        for tree, members, radius in reversed(self._levels):  # small ones first: they leave little to the others
-            count = min(width, len(members))
-            for start in range(0, len(x), step):
-                part = np.arange(start, min(start + step, len(x)))
-                gap, near = (found.reshape(len(part), count) for found in tree.query(x[part], count))
-                open_ = gap[:, 0] - radius < distance[part]
-                part, near = part[open_], members[near[open_]]
-                corners = self.points[self.corners[near]]
-                there = closest(np.repeat(x[part], count, 0), corners.reshape(-1, *corners.shape[2:]))
-                there = there.reshape(len(part), count, corners.shape[2])
-                feet = (there[..., None] * corners).sum(2)
-                gaps = np.sqrt(((x[part][:, None] - feet) ** 2).sum(-1))
-                best = gaps.argmin(1)
-                row = np.arange(len(part))
-                better = gaps[row, best] < distance[part]
-                row, best, part = row[better], best[better], part[better]
-                home[part], share[part] = near[row, best], there[row, best]
-                foot[part], distance[part] = feet[row, best], gaps[row, best]
+        todo = np.arange(len(x))
+        for width in _TRIED:
+            count, later = min(width, len(members)), [np.empty(0, int)]
+            step = max(1, _CHUNK // count)
+            for start in range(0, len(todo), step):
+                part = todo[start : start + step]
+                at = np.concatenate([x[part], np.zeros((len(part), 1))], 1)
+                found = tree.query(at, count, workers=-1 if len(part) > _MANY else 1)
+                gap, near = (array.reshape(len(part), count) for array in found)
+                self._nearer(x, part, members[near], home, share, foot, distance)
+                # All others are farther by the bound above, unless the last candidate could still have been better.
+                later.append(part[gap[:, -1] ** 2 - radius**2 < distance[part] ** 2])
+            todo = np.concatenate(later) if count < len(members) else later[0]
         return home, share, foot, distance
+
+    def _nearer(self, x: Array, part: Array, near: Array, home: Array, share: Array, foot: Array, distance: Array) -> None:
+        """Update the nearest simplices of the points `part` by the candidates (P, k)."""
+        corners = self.points[self.corners[near]]
+        there = closest(np.repeat(x[part], near.shape[1], 0), corners.reshape(-1, *corners.shape[2:]))
+        there = there.reshape(*near.shape, corners.shape[2])
+        feet = np.einsum("pki,pkid->pkd", there, corners)
+        off = x[part][:, None] - feet
+        gaps = np.sqrt(_dot(off, off))
+        best, row = gaps.argmin(1), np.arange(len(part))
+        better = gaps[row, best] < distance[part]
+        row, best, part = row[better], best[better], part[better]
+        home[part], share[part] = near[row, best], there[row, best]
+        foot[part], distance[part] = feet[row, best], gaps[row, best]
 
 
 def sizes(corners: Array) -> Array:
@@ -169,32 +202,35 @@ def closest(x: Array, corners: Array) -> Array:
     if count == 2:
         return _on_segment(x, corners)
     # In the plane of a triangle the foot of the perpendicular, if it lies inside; else the nearest point of the three edges.
-    p, edges = corners[:, 0], corners[:, 1:] - corners[:, :1]
-    to = x - p
-    aa, ab, bb = ((edges[:, i] * edges[:, j]).sum(1) for i, j in ((0, 0), (0, 1), (1, 1)))
-    xa, xb = (to * edges[:, 0]).sum(1), (to * edges[:, 1]).sum(1)
+    edges = corners[:, 1:] - corners[:, :1]
+    to = x - corners[:, 0]
+    aa, ab, bb = (_dot(edges[:, i], edges[:, j]) for i, j in ((0, 0), (0, 1), (1, 1)))
+    xa, xb = _dot(to, edges[:, 0]), _dot(to, edges[:, 1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        s, t = (bb * xa - ab * xb) / (aa * bb - ab**2), (aa * xb - ab * xa) / (aa * bb - ab**2)
+        area = aa * bb - ab * ab
+        s, t = (bb * xa - ab * xb) / area, (aa * xb - ab * xa) / area
     best = np.stack([1 - s - t, s, t], 1)
-    outside = ~(best >= 0).all(1)
-    gap = np.full(int(outside.sum()), np.inf)
-    rim = np.zeros((len(gap), 3))
+    outside = np.flatnonzero(~((s >= 0) & (t >= 0) & (s + t <= 1)))
+    x, corners = x[outside], corners[outside]
+    gap = np.full(len(outside), np.inf)
     for i, j in ((0, 1), (1, 2), (2, 0)):
-        side = corners[outside][:, [i, j]]
-        part = _on_segment(x[outside], side)
-        new = ((x[outside] - (part[..., None] * side).sum(1)) ** 2).sum(1)
-        nearer = new < gap
-        gap = np.where(nearer, new, gap)
-        share = np.zeros_like(rim)
-        share[:, [i, j]] = part
-        rim = np.where(nearer[:, None], share, rim)
-    best[outside] = rim
+        part = _on_segment(x, corners[:, [i, j]])
+        off = x - part[:, :1] * corners[:, i] - part[:, 1:] * corners[:, j]
+        square = _dot(off, off)
+        nearer = np.flatnonzero(square < gap)
+        gap[nearer] = square[nearer]
+        rows = outside[nearer]
+        best[rows, i], best[rows, j], best[rows, 3 - i - j] = part[nearer, 0], part[nearer, 1], 0.0
     return best
+
+
+def _dot(a: Array, b: Array) -> Array:
+    product: Array = np.einsum("...i,...i->...", a, b)
+    return product
 
 
 def _on_segment(x: Array, ends: Array) -> Array:
     along = ends[:, 1] - ends[:, 0]
-    square = (along**2).sum(1)
-    t = ((x - ends[:, 0]) * along).sum(1) / np.maximum(square, np.finfo(float).tiny)
+    t = _dot(x - ends[:, 0], along) / np.maximum(_dot(along, along), np.finfo(float).tiny)
     t = np.clip(t, 0, 1)
     return np.stack([1 - t, t], 1)

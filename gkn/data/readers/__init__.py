@@ -11,7 +11,6 @@ from gkn.data.readers.format import (
     Nodes,
     ReadOptions,
     UnreadableFile,
-    component_names,
     read_file,
     reader,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "ReadOptions",
     "UnreadableFile",
     "cgns",
-    "component_names",
     "csv",
     "describe",
     "hdf5",

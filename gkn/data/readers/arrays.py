@@ -62,7 +62,7 @@ def grid_of(path: Path, counts: tuple[int, ...], options: ReadOptions, nodes: No
         box = {"low": tuple(options.box[0]), "high": tuple(options.box[1])}
         if any(len(corner) != dim for corner in box.values()):
             raise UnreadableFile(f"{path}: arrays of {dim} dimensions in a box with corners {options.box}")
-    return Grid(counts, dim, periodic=periodic, nodes=nodes, **box)  # type: ignore[call-arg, arg-type]
+    return Grid(counts, dim, periodic=periodic, nodes=nodes, **box)
 
 
 def on_grid(path: Path, arrays: Mapping[str, Array], options: ReadOptions, nodes: Nodes = "vertices", **more: Any) -> Content:

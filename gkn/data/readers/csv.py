@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +24,19 @@ def read_csv(path: Path, options: ReadOptions) -> Content:
     lower = {name.lower(): name for name in columns}
     axes = [lower[axis] for axis in "xyz" if axis in lower]
     if not axes or [axis.lower() for axis in axes] != [*"xyz"[: len(axes)]]:
-        raise UnreadableFile(f"{path}: columns {', '.join(columns)}; needed coordinates called x, or x and y, or x, y and z")
+        raise UnreadableFile(
+            f"{path}: columns {', '.join((*columns, *words))}; needed coordinates called x, or x and y, or x, y and "
+            "z; a table of parameters is given with --parameters"
+        )
     points = np.stack([columns.pop(axis) for axis in axes], 1)
     notes = [f"columns left out, because they hold words: {', '.join(words)}"] if words else []
     return content_of(path, RawMesh(points, [], _vectors(columns), notes=notes), options)
 
 
-def read_table(path: Path) -> tuple[dict[str, Array], dict[str, list[str]]]:
+def read_table(path: Path, texts: Sequence[str] = ()) -> tuple[dict[str, Array], dict[str, list[str]]]:
     """Return the columns of numbers of a text file with a line of names, and the columns of words.
 
-    An empty place in a column of numbers is NaN.
+    An empty place in a column of numbers is NaN. Columns with one of the names in `texts` hold words, whatever they look like.
     """
     check_fits(path, {"text": ((path.stat().st_size,), 16)})
     with open(path, newline="", encoding="utf-8-sig") as file:
@@ -53,7 +57,7 @@ def read_table(path: Path) -> tuple[dict[str, Array], dict[str, list[str]]]:
     numbers: dict[str, Array] = {}
     words: dict[str, list[str]] = {}
     for name, column in zip(names, zip(*rows[1:], strict=True), strict=True):
-        values = [_number(each) for each in column]
+        values = [] if name.lower() in texts else [_number(each) for each in column]
         if all(value is None for value in values):
             words[name] = [each.strip() for each in column]
             continue

@@ -126,22 +126,6 @@ def read_file(path: Path, options: ReadOptions) -> Content:
         raise UnreadableFile(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
 
 
-_COMPONENTS = {
-    2: ("x", "y"),
-    3: ("x", "y", "z"),
-    4: ("xx", "xy", "yx", "yy"),
-    6: ("xx", "yy", "zz", "xy", "yz", "xz"),
-    9: ("xx", "xy", "xz", "yx", "yy", "yz", "zx", "zy", "zz"),
-}
-
-
-def component_names(name: str, count: int) -> tuple[str, ...]:
-    """Return the names of the components of a group of fields: velocity_x, velocity_y; stress_xx, ...; else q_0, q_1, ..."""
-    if count == 1:
-        return (name,)
-    return tuple(f"{name}_{component}" for component in _COMPONENTS.get(count, range(count)))
-
-
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
     """Let a file that unpacks to more than half of the free memory end in a MemoryError, whatever its parser believes.

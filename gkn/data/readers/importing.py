@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
+from gkn.data.groups import component_names
 from gkn.data.readers.csv import read_table
 from gkn.data.readers.format import (
     READERS,
@@ -25,7 +25,6 @@ from gkn.data.readers.format import (
     Nodes,
     ReadOptions,
     UnreadableFile,
-    component_names,
     read_file,
 )
 from gkn.data.readers.join import joined
@@ -131,28 +130,7 @@ def to_dataset(
     if report is not None:
         for note in notes:
             report(f"note: {note}")
-    return _dataset(content.domain, chosen, [*outputs], wanted)
-
-
-def _dataset(domain: Domain | list[Domain], fields: dict[str, Any], outputs: list[str], inputs: list[str]) -> Dataset:
-    if "inputs" in inspect.signature(Dataset.of).parameters:
-        return Dataset.of(domain, fields, outputs, inputs)  # type: ignore[call-arg]
-    # Datasets of this branch hold fields (n, K) only; the merge with the branch `dataset` removes what follows.
-    flat: dict[str, Any] = {}
-    names: dict[str, tuple[str, ...]] = {}
-    sizes = [len(each) for each in domain] if isinstance(domain, list) else None
-    for name, values in fields.items():
-        rows = [*values]
-        if rows[0].ndim == 0:
-            length = sizes or [len(domain)] * len(rows)
-            rows = [row.expand(size).clone() for row, size in zip(rows, length, strict=True)]
-        count = rows[0].shape[1] if rows[0].ndim == 2 else 1
-        names[name] = component_names(name, count)
-        for i, each in enumerate(names[name]):
-            columns = [row[:, i] if row.ndim == 2 else row for row in rows]
-            flat[each] = columns if sizes else torch.stack(columns)
-    order = {each: flat[each] for name in (*inputs, *outputs) for each in names[name]}
-    return Dataset.of(domain, order, [each for name in outputs for each in names[name]])
+    return Dataset.of(content.domain, chosen, outputs, wanted)
 
 
 def _found(content: Content, name: str, role: str, notes: list[str]) -> Field:
@@ -251,12 +229,12 @@ def _table(path: Path, content: Content) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     try:
-        columns, words = read_table(path)
+        columns, words = read_table(path, _NAME_COLUMNS)
     except UnreadableFile:
         raise
     except Exception as error:  # such as bytes that are no text
         raise UnreadableFile(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
-    lower = {name.lower(): name for name in (*columns, *words)}
+    lower = {name.lower(): name for name in words}
     key = next((lower[name] for name in _NAME_COLUMNS if name in lower), None)
     n = len(content)
     if key is None:
@@ -265,8 +243,7 @@ def _table(path: Path, content: Content) -> dict[str, Tensor]:
             raise UnreadableFile(f"{path}: {count} lines for {n} samples; needed one line each, or a column called file")
         order: Array = np.arange(n)
     else:
-        names = words[key] if key in words else [f"{value:g}" for value in columns.pop(key)]
-        order = _matched(path, names, content.sources)
+        order = _matched(path, words[key], content.sources)
     if not columns:
         raise UnreadableFile(f"{path}: no column of numbers in it")
     for name, values in columns.items():

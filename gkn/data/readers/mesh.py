@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import numpy as np
 
 from gkn.data.readers.cells import RawMesh, content_of
 from gkn.data.readers.format import Content, ReadOptions, UnreadableFile, reader
+from gkn.data.readers.gmsh import check_order
+from gkn.data.readers.vtk import field_numbers
 
 # Formats of meshlane that cannot refer to other files. XDMF, Abaqus and HDF5-based ones can.
 ENDINGS = (".vtk", ".msh", ".mesh", ".meshb", ".su2", ".off", ".obj", ".stl", ".ply", ".mdpa", ".ugrid", ".avs", ".vol")
@@ -21,6 +24,8 @@ def read_mesh(path: Path, options: ReadOptions) -> Content:
         import meshlane
     except ImportError as error:
         raise ImportError(f"{path}: mesh files need meshlane: pip install 'gkn[io]'") from error
+    if path.suffix.lower() == ".msh":
+        check_order(path)
     said = io.StringIO()
     try:
         with redirect_stdout(said), redirect_stderr(said):
@@ -30,6 +35,8 @@ def read_mesh(path: Path, options: ReadOptions) -> Content:
     warned = " ".join(said.getvalue().split())
     if "cannot handle" in warned:  # meshlane drops such cells
         raise UnreadableFile(f"{path}: {warned.removeprefix('Warning: ')}")
+    # meshlane turns SU2's names of boundaries into numbers and says so.
+    markers = [(name, int(number)) for name, number in re.findall(r"Surface tag (\S+) will be replaced by (\d+)", warned)]
     raw = RawMesh(
         np.asarray(mesh.points),
         [(block.type, block.data) for block in mesh.cells],
@@ -37,8 +44,12 @@ def read_mesh(path: Path, options: ReadOptions) -> Content:
         mesh.cell_data,
         mesh.point_sets,
         mesh.cell_sets,
-        notes=[warned] if warned else [],
+        group_names={(number, dim): name for name, number in markers for dim in (1, 2)},
+        notes=[warned] if warned and not markers else [],
     )
+    if path.suffix.lower() == ".vtk":
+        raw.parameters, others = field_numbers(path)
+        raw.notes += [f"field data left out, because they are not one number: {name}" for name in others]
     for name, value in mesh.field_data.items():
         each = np.asarray(value)
         if path.suffix.lower() == ".msh" and each.shape == (2,):  # gmsh: number and dimension of a physical group

@@ -128,12 +128,12 @@ class _File:
         order = ">" if self.root.get("byte_order") == "BigEndian" else "<"
         dtype = np.dtype(order + _NUMBERS[kind])
         if how == "ascii":
-            values = np.array((array.text or "").split()).astype(dtype) if (array.text or "").strip() else np.zeros(0, dtype)
+            values = np.array([*map(float if dtype.kind == "f" else int, (array.text or "").split())], dtype=dtype)
         elif how == "binary":
             values = np.frombuffer(self._block(_base64("".join((array.text or "").split()).encode())), dtype)
         elif how == "appended":
-            part = self.appended[int(array.get("offset", "0")) :]
-            values = np.frombuffer(self._block(_plain(part) if self.raw else _base64(part)), dtype)
+            decode, offset = (_plain if self.raw else _base64), int(array.get("offset", "0"))
+            values = np.frombuffer(self._block(decode(self.appended, offset)), dtype)
         else:
             raise UnreadableFile(f"{self.path}: array {name!r} has the unknown format {how!r}")
         components = int(array.get("NumberOfComponents") or 1)
@@ -143,7 +143,7 @@ class _File:
         return values if components == 1 else values.reshape(-1, components)
 
     def _block(self, take: Callable[[int, int], bytes]) -> bytes:
-        """Return the bytes of an array. take(start, count) returns bytes of what is stored, past `start` decoded parts."""
+        """Return the bytes of an array. take(start, count) decodes `count` bytes that are stored after `start` others."""
         head = np.dtype(
             (">" if self.root.get("byte_order") == "BigEndian" else "<")
             + ("u8" if self.root.get("header_type") == "UInt64" else "u4")
@@ -169,15 +169,16 @@ class _File:
         return b"".join(parts)
 
 
-def _plain(data: bytes) -> Callable[[int, int], bytes]:
-    return lambda start, count: _all(data[start : start + count], count)
+def _plain(data: bytes, offset: int = 0) -> Callable[[int, int], bytes]:
+    """Return a function that takes bytes as they are."""
+    return lambda start, count: _all(data[offset + start : offset + start + count], count)
 
 
-def _base64(data: bytes) -> Callable[[int, int], bytes]:
+def _base64(data: bytes, offset: int = 0) -> Callable[[int, int], bytes]:
     """Return a function that decodes. The header of compressed data is encoded apart, padding included."""
 
     def take(start: int, count: int) -> bytes:
-        at = -(-start // 3) * 4
+        at = offset + -(-start // 3) * 4
         part = data[at : at + -(-count // 3) * 4]
         return _all(base64.b64decode(part + b"=" * (-len(part) % 4))[:count], count)
 

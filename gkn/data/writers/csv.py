@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gkn.data.readers.format import component_names
+from gkn.data.groups import component_names
 from gkn.data.writers.format import Array, writer
 from gkn.geometry.domain import Domain
 
