@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 
+from gkn.operator.checkpoint import Checkpoints
 from gkn.system.files import CorruptFile, write_sealed_json
 from gkn.system.tensors import read_tensors
-from gkn.operator.checkpoint import Checkpoints
 
 
 def tensors(step):

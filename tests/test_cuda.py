@@ -35,11 +35,11 @@ from gkn import (
 )
 from gkn.data.dataset import BadNumbers
 from gkn.models import Multigrid, NearFar
+from gkn.operator.checkpoint import Checkpoints
 from gkn.ops.balls import ChipBalls, Neighbourhoods, make_balls
 from gkn.ops.balls import ball_features as features
 from gkn.ops.integral import plan_integral
 from gkn.ops.kernel import Kernel
-from gkn.operator.checkpoint import Checkpoints
 from gkn.train.loop import Trainer
 
 pytestmark = pytest.mark.gpu

@@ -17,8 +17,8 @@ from gkn import Dataset, Grid, Mesh, Radius, load, relative_l2
 from gkn.data.readers import read_sample
 from gkn.data.writers import save
 from gkn.graph.rules import usual_radius
-from gkn.system.files import write_sealed_json
 from gkn.operator.checkpoint import Checkpoints
+from gkn.system.files import write_sealed_json
 from tests.test_cli import run
 
 SMALL = [

@@ -8,8 +8,8 @@ import torch
 from gkn.data.dataset import Dataset
 from gkn.data.generate import make_dataset
 from gkn.data.normalizer import Normalizer
-from gkn.data.walls import Wall
 from gkn.data.problems import Darcy
+from gkn.data.walls import Wall
 from gkn.geometry.cloud import Cloud
 from gkn.graph.batches import Batches
 from gkn.graph.rules import Radius

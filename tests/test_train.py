@@ -19,10 +19,10 @@ import torch
 from gkn import GKN, Cloud, Darcy, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, make_dataset, relative_l2
 from gkn.data.dataset import BadNumbers
 from gkn.graph.rules import usual_radius
+from gkn.operator.checkpoint import Checkpoints
 from gkn.operator.evaluate import Judge
 from gkn.system import machine
 from gkn.system.files import CorruptFile, write_sealed_json
-from gkn.operator.checkpoint import Checkpoints
 from gkn.train.ranks import Stopped
 from gkn.train.recipe import RECIPES, Recipe
 from gkn.train.run_folder import OtherRun
