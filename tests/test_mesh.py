@@ -1,9 +1,12 @@
+import pickle
+
 import numpy as np
 import pytest
 import torch
 
-from gkn import Mesh
+from gkn import Cloud, Grid, Mesh
 from gkn.geometry.cells import BY_VTK, TYPES
+from gkn.pde import is_discretised, solve_darcy
 from tests.meshes import ball, box, mixed, solids, sphere
 
 KINDS = [*TYPES]
@@ -297,3 +300,22 @@ def test_the_ball():
     assert mesh.measure == pytest.approx(4 / 3 * np.pi, rel=0.05)
     assert [*mesh.blocks] == ["wedge", "tetra"]
     assert torch.equal(mesh.boundary, (mesh.points.norm(dim=1) - 1).abs() < 1e-9)
+
+
+@pytest.mark.parametrize(
+    "mesh", [box("quad"), box("tetra"), box("triangle6"), sphere(1)], ids=["quad", "tetra", "second", "surface"]
+)
+def test_solvers_refuse_all_but_triangles_in_the_plane(mesh):
+    assert not is_discretised(mesh)
+    with pytest.raises(
+        ValueError, match=r"solve_darcy: a mesh of .* cells in dimension .; give a mesh of triangles in the plane"
+    ):
+        solve_darcy(mesh, 1.0)
+    assert is_discretised(box("triangle"))
+
+
+@pytest.mark.parametrize("domain", [mixed(), Grid(4, periodic=True), Cloud(torch.rand(9, 2))], ids=["mesh", "grid", "cloud"])
+def test_domains_can_be_pickled_after_use(domain):
+    domain.interpolate(domain.points, domain.points)
+    domain.distance()
+    assert pickle.loads(pickle.dumps(domain)).same_as(domain)
