@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 from gkn import Dataset
-from gkn.cli import app, main
+from gkn.cli import VERBS, command_of, main
 from gkn.data.storage import Manifest
 
 
@@ -68,7 +67,7 @@ def test_help_says_all_that_is_written():
     def commands(command):
         return [each for one in getattr(command, "commands", {}).values() for each in commands(one)] or [command]
 
-    found = [parameter for one in commands(typer.main.get_command(app)) for parameter in one.params]
+    found = [parameter for name in VERBS for one in commands(command_of(name)) for parameter in one.params]
     assert len(found) > 80
     assert [each.name for each in found if "[" in (getattr(each, "help", None) or "")] == []
 
@@ -121,7 +120,9 @@ def test_show_with_nothing_to_show(tmp_path):
 def test_import(tmp_path):
     x = np.random.default_rng(0).random((20, 2))
     np.savez(tmp_path / "x.npz", points=x, k=x[:, :1].T, p=x[:, 1:].T)
-    assert "1 samples, k -> p" in run("data", "import", tmp_path / "x.npz", "--output", "p", "--out", tmp_path / "d")
+    assert "1 samples, k -> p" in run(
+        "data", "import", tmp_path / "x.npz", "--output", "p", "--input", "k", "--out", tmp_path / "d"
+    )
     assert "origin import, files = ['x.npz']" in run("data", "info", tmp_path / "d")
     assert "ok finite" in run("data", "check", tmp_path / "d")
 
@@ -163,7 +164,7 @@ def test_config_fills_flags_and_flags_win(tmp_path):
         ("data make darcy-mesh --set shape=torus --out {tmp}/x", 1, "use one of square, holes, l-shape, disk"),
         ("data make darcy --size 15 --out {made}", 1, "holds another dataset"),
         ("data import {tmp}/none.mat --out {tmp}/x", 1, "no such file"),
-        ("data import {tmp} --out {tmp}/x --nodes corners", 2, "vertices or centres"),
+        ("data import {tmp} --out {tmp}/x --nodes corners", 2, "vertices, centres or left"),
         ("data info {tmp}", 1, "not a dataset, it has no dataset.json"),
         ("data check {tmp}/nowhere", 1, "not a dataset"),
         ("data check {made} --pde heat", 2, "use darcy or poisson"),

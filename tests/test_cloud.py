@@ -95,7 +95,6 @@ def test_mapping_is_exact_for_powers_of_two(rng, dim):
         torch.testing.assert_close(one.weights, Cloud(x, weights).weights / scale**dim)
     cloud = Cloud(x)
     assert cloud.mapped(torch.zeros(dim), 1.0) is cloud
-    assert cloud.weighed() is cloud
 
 
 def test_weights_given_stay_as_given(rng):

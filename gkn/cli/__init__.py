@@ -32,7 +32,7 @@ class Verb(TyperCommand):
     """A verb that imports its module when it is run."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return _command(str(self.name)).make_context(info_name, args, parent, **extra)
+        return command_of(str(self.name)).make_context(info_name, args, parent, **extra)
 
 
 class Verbs(TyperGroup):
@@ -47,7 +47,7 @@ class Verbs(TyperGroup):
         return Verb(cmd_name, help=VERBS[cmd_name][2])
 
 
-def _command(name: str) -> Any:
+def command_of(name: str) -> Any:
     """Import the module of a verb and return its command."""
     # Threads that wait for work must not keep the cores busy: two runs on one machine would slow each other down tenfold.
     # This has to be said before torch is imported.
@@ -87,13 +87,15 @@ def main() -> None:
         _fail(str(error.args[0]), 1)
     except (ValueError, ImportError, ArithmeticError, MemoryError) as error:
         _fail(str(error) or "out of memory", 1)
-    except Exception as error:
+    except BaseException as error:  # a signal raises Stopped, which is no Exception
         _explain(error)
         raise
 
 
-def _explain(error: Exception) -> None:
+def _explain(error: BaseException) -> None:
     """End the process with a sentence if the error is one of gkn's own, or one of torch's that has a known reason."""
+    if isinstance(error, SystemExit):
+        return
     import torch
 
     from gkn.data.generate import WorkerLost

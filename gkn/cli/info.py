@@ -44,12 +44,12 @@ def _run(path: Path) -> None:
     newest, wrong = Checkpoints(path / STEPS).newest()
     state = newest.state if newest else {"epoch": 0, "metrics": [], "best": None}
     last = state["metrics"][-1] if state["metrics"] else {}
-    tests = [entry["test"] for entry in state["metrics"] if entry["test"] is not None]
+    errors = [entry["validation"] for entry in state["metrics"] if entry["validation"] is not None]
     best = state["best"]
     rows = {
         "run": f"epoch {state['epoch']} of {run['recipe']['epochs']}" + ("" if (path / OPERATOR).is_dir() else ", unfinished"),
         "loss": f"{last['loss']:.4g}" if last else "none yet",
-        "test error": f"{tests[-1]:.4f}, best {best['test']:.4f} at step {best['step']}" if tests and best else "none",
+        "validation error": f"{errors[-1]:.4f}, best {best['validation']:.4f} at step {best['step']}" if errors else "none",
         "model": _words(run["model"]),
         "rule": "; ".join(_words(rule) for rule in run["rules"]),
         "recipe": _words(run["recipe"]),
@@ -101,6 +101,9 @@ def _words(value: Any) -> str:
 
 
 def _fields(said: dict[str, Any]) -> str:
-    smoothed = "".join(f", {name} smoothed by {width:.4g}" for name, width in said["smoothed"])
+    scale = said.get("frame", {}).get("scale", 1.0)
+    smoothed = "".join(f", {name} smoothed by {width * scale:.4g}" for name, width in said["smoothed"])
     units = "".join(f"; {name} in {unit}" for name, unit in said["units"].items())
-    return f"{', '.join(said['given'])}{smoothed} -> {', '.join(said['outputs'])}{units}"
+    geometry = ", the geometry" if said.get("geometry") else ""
+    given = ", ".join(said["given"]) or "no field"
+    return f"{given}{smoothed}{geometry} -> {', '.join(said['outputs'])}{units}"

@@ -60,7 +60,7 @@ class PredictOptions:
 def predict(options: PredictOptions) -> None:
     """Answer for the functions in files, on their own points and cells or at any points.
 
-    The answer has the name of the output. If a file has the truth, it is written as NAME_truth, and the difference as NAME_error.
+    The answer has the name of the output. If a file has the truth, NAME_truth and NAME_error = answer - truth are written too.
     """
     if (options.run is None) == (options.pretrained_ is None):
         raise typer.BadParameter("say which operator: a run's folder, or --pretrained NAME", param_hint="RUN")

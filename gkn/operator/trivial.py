@@ -55,21 +55,25 @@ class Nearest:
         low, high = torch.stack([box[0] for box in boxes]).amin(0), torch.stack([box[1] for box in boxes]).amax(0)
         draws = torch.rand(PROBES, len(low), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         self.probes = (low + draws * (high - low)).numpy()
-        self.known = torch.stack([self._described(sample) for sample in self.train])
+        self.known: dict[bool, Tensor] = {}
 
     def ready(self, dataset: Dataset) -> Dataset:
         return self.operator.ready(dataset)
 
     def __call__(self, sample: Sample) -> Tensor:
-        nearest = self.train[int((self.known - self._described(sample)).square().sum(1).argmin())]
+        shared = self.common is not None and (sample.domain is self.common or self.common.same_as(sample.domain))
+        if shared not in self.known:
+            self.known[shared] = torch.stack([self._described(each, shared) for each in self.train])
+        nearest = self.train[int((self.known[shared] - self._described(sample, shared)).square().sum(1).argmin())]
         if nearest.domain is sample.domain or nearest.domain.same_as(sample.domain):
             return nearest.u.double()
         place = cKDTree(nearest.x.numpy()).query(sample.x.numpy())[1]
         return nearest.u.double()[torch.from_numpy(place).long()]
 
-    def _described(self, sample: Sample) -> Tensor:
+    def _described(self, sample: Sample, shared: bool) -> Tensor:
+        """Return numbers that are compared. `shared`: all samples have the same points."""
         a = self.operator.inputs.encode(sample.a, sample.x)
-        if self.common is not None and (sample.domain is self.common or self.common.same_as(sample.domain)):
+        if shared:
             return (a * sample.weights.sqrt()[:, None] / sample.weights.sum().sqrt()).reshape(-1)
         distance, place = cKDTree(sample.x.numpy()).query(self.probes)
         far = torch.from_numpy(distance / max(sample.domain.spacing, 1e-300)).clamp(max=10.0)

@@ -22,6 +22,8 @@ from gkn.train.watch import Watch
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+MOST_RECORDS = 8
+
 
 class Step:
     """A model and its optimiser. Calling it with a batch updates the model.
@@ -41,6 +43,7 @@ class Step:
         kind: Any = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.parameters, lr=recipe.lr, weight_decay=recipe.decay, **fused) if self.parameters else None
         self._records: dict[Any, Captured] = {}
+        self._seen: dict[Any, int] = {}  # batches of each size
 
     def __call__(self, batch: Batch | None, graphs: int, step: int, lr: float, watch: Watch) -> Tensor:
         """Do step number `step` with this rank's share of a batch of `graphs`; return the loss of the whole batch."""
@@ -92,12 +95,24 @@ class Step:
         if not (self.capture and self.model.recordable(batch.fixed, dtype)):
             return passes
         key = id(batch.graph) if batch.fixed else batch.sizes, share  # the record keeps the graph, and with it its identity
+        if key not in self._records and not self._worth_recording(key, batch.fixed):
+            return passes
         if key not in self._records or not self._records[key].fits(batch):
             if self._records.pop(key, None) is not None:
                 torch.cuda.synchronize(self.device)  # the old record may still be running
             with self.model.compiling():
                 self._records[key] = Captured(passes, batch, self.parameters)
         return self._records[key]
+
+    def _worth_recording(self, key: Any, fixed: bool) -> bool:
+        """True if batches of these sizes come again and again, and there are not too many such sizes.
+
+        A record takes as much memory as a step. Samples with points of their own make batches of new sizes all the time.
+        """
+        if len(self._records) >= MOST_RECORDS:
+            return False
+        self._seen[key] = self._seen.get(key, 0) + 1
+        return fixed or self._seen[key] > 1
 
     def _reduce(self, gradients: list[Tensor], loss: Tensor) -> Tensor:
         """Sum gradients, in place, the loss, and the number of ranks that are to stop, over all ranks in one message."""
