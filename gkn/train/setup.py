@@ -191,7 +191,7 @@ SMALL = 64  # nodes of a graph in which every node may well be a neighbour of al
 
 
 def _warnings(datasets: Sequence[Dataset], rules: Sequence[Rule]) -> tuple[str, ...]:
-    """Return sentences about too few samples, isolated nodes and neighbourhoods of everything; refuse rules without edges."""
+    """Return sentences about too few samples, isolated nodes, and neighbourhoods of nothing or of everything."""
     found = []
     count = sum(len(each) for each in datasets)
     if count < FEW_SAMPLES:
@@ -208,16 +208,14 @@ def _warnings(datasets: Sequence[Dataset], rules: Sequence[Rule]) -> tuple[str, 
 
 
 def _about_graph(rule: Rule, x: Tensor, sample: int, frame: Frame | None) -> list[str]:
-    """Return a warning about the graph of some nodes; raise an error if no node has a neighbour."""
+    """Return a warning about the graph of some nodes, if there is a reason for one."""
     some = x[torch.linspace(0, len(x) - 1, min(len(x), 1000)).long()]
     degrees = rule.graph(x, some).degrees
     assert rule.r is not None
     r = rule.r if frame is None else rule.r * frame.scale
     alone = int((degrees <= 1).sum())
     if alone == len(some) and len(x) > 1:
-        raise ValueError(
-            f"fit: within r = {r:.4g} no node of sample {sample} has a neighbour; use a larger radius, in the data's unit"
-        )
+        return [f"within r = {r:.4g} no node of sample {sample} has a neighbour; use a larger radius, in the data's unit"]
     if alone:
         return [f"within r = {r:.4g} about {alone / len(some):.1%} of the nodes of sample {sample} have no neighbour"]
     if int(degrees.min()) == len(x) > SMALL:
