@@ -106,6 +106,7 @@ class Batches:
 
         inputs, outputs   normalisers of a and of u
         weighted          batches carry quadrature weights; those of drawn nodes include all points near them
+        periods           (d,) periods of the axes along which edges wrap around, inf for the others; None: no axis
     """
 
     def __init__(
@@ -118,7 +119,9 @@ class Batches:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         weighted: bool = False,
+        periods: Tensor | None = None,
     ) -> None:
+        self.periods = periods
         if not len(dataset):
             raise ValueError("Batches: this dataset has no samples")
         self.dataset, self.rule, self.normalizers = dataset, rule, (inputs, outputs)
@@ -169,7 +172,7 @@ class Batches:
             of_draw = torch.tensor([graph % l for graph in graphs], device=self.device)
             nodes = self._nodes[of_sample, of_draw]
             some = points.take(nodes, self.weighted)
-            graph = self.rule.graphs_of(points.x[nodes]).with_points(some.x, some.weights)
+            graph = self.rule.graphs_of(points.x[nodes], None, self.periods).with_points(some.x, some.weights)
             a, u = functions.a[of_sample[:, None], nodes], functions.u[of_sample[:, None], nodes]
         sizes = (a.shape[1],) * len(graphs)
         fixed = self.rule.drawn is None
@@ -185,7 +188,7 @@ class Batches:
 
     def at_once(self, graphs: int) -> int:
         """Return how many batches of `graphs` graphs each to make together."""
-        if self.device.type != "cuda" or self._together is None or self.rule.drawn is None:
+        if self.device.type != "cuda" or self._together is None or self.rule.drawn is None or self.periods is not None:
             return 1
         return int(max(1, CANDIDATES["cuda"] // (graphs * self.rule.drawn**2)))
 
@@ -206,7 +209,7 @@ class Batches:
         """Return `count` copies of the graph of the whole domain, and its points. The graph is cached: all batches share it."""
         points = self._points_of(0).times(count)
         if 1 not in self._graphs:
-            self._graphs[1] = self.rule.graph(self._points_of(0).x)
+            self._graphs[1] = self.rule.wrapped(self._points_of(0).x, periods=self.periods)
         if count not in self._graphs or self._graphs[count].made_of is None:
             one = self._graphs[1]
             graph = one if count == 1 else Graph.batch([one] * count)
@@ -226,7 +229,7 @@ class Batches:
             points, a, u = points.take(nodes[None], self.weighted), a[nodes], u[nodes]
         graph = self._graphs.get(sample)
         if graph is None:
-            graph = self.rule.graph(points.x).with_points(points.x, points.weights)
+            graph = self.rule.wrapped(points.x, periods=self.periods).with_points(points.x, points.weights)
         if self._fits and self.rule.drawn is None:
             self._graphs[sample] = graph
         return self._batch(graph, points, (a, u), (len(a),), [sample])

@@ -12,6 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from gkn.graph.images import Images
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -41,6 +43,7 @@ class Graph:
         num_sources   sources are numbered from 0 to num_sources - 1
         cuts          0, ..., number of targets: no edge crosses a cut. Known from `batch`; there may be more
         made_of       the points and quadrature weights of the nodes, as the rule saw them
+        images        on a periodic domain, copies of nodes that are the last sources
     """
 
     ptr: Tensor
@@ -48,6 +51,7 @@ class Graph:
     num_sources: int
     cuts: tuple[int, ...] = ()
     made_of: tuple[Tensor, Tensor] | None = None
+    images: Images | None = None
 
     def __post_init__(self) -> None:
         for name, given in (("ptr", self.ptr), ("src", self.src)):
@@ -77,13 +81,13 @@ class Graph:
         num_sources: int,
         cuts: tuple[int, ...] = (),
         made_of: tuple[Tensor, Tensor] | None = None,
+        images: Images | None = None,
         **known: Any,
     ) -> Graph:
         """Make a graph of arrays that are right by construction, without checks. `known`: properties computed already."""
         graph = object.__new__(Graph)
-        graph.__dict__.update(
-            ptr=ptr, src=src, num_sources=num_sources, cuts=cuts or (0, len(ptr) - 1), made_of=made_of, **known
-        )
+        cuts = cuts or (0, len(ptr) - 1)
+        graph.__dict__.update(ptr=ptr, src=src, num_sources=num_sources, cuts=cuts, made_of=made_of, images=images, **known)
         return graph
 
     @staticmethod
@@ -109,29 +113,39 @@ class Graph:
         sources = sum(graph.num_sources for graph in graphs)
         if sources >= 2**31:
             raise ValueError(f"Graph.batch: {sources} sources together; needed less than 2^31")
+        images = [graph.images for graph in graphs if graph.images is not None]
+        total, moved = sum(graph.num_nodes for graph in graphs), 0
         ptr, src, cuts, edges, nodes = [graphs[0].ptr[:1]], [], [0], 0, 0
         for graph in graphs:
             ptr.append(graph.ptr[1:] + edges)
-            src.append(graph.src + nodes)
+            if graph.images is None:
+                src.append(graph.src + nodes)
+            else:  # images come after the nodes of all graphs
+                src.append(
+                    torch.where(graph.src < graph.num_nodes, graph.src + nodes, graph.src + (total - graph.num_nodes + moved))
+                )
+                moved += len(graph.images)
             cuts += [nodes + cut for cut in graph.cuts[1:]]
-            edges, nodes = edges + graph.num_edges, nodes + graph.num_sources
-        one_set = all(graph.num_sources == graph.num_targets for graph in graphs)
-        return Graph.trusted(torch.cat(ptr), torch.cat(src), nodes, tuple(cuts) if one_set else ())
+            edges, nodes = edges + graph.num_edges, nodes + graph.num_nodes
+        one_set = all(graph.num_nodes == graph.num_targets for graph in graphs)
+        joined = Images.batch(images, [graph.num_nodes for graph in graphs]) if images else None
+        return Graph.trusted(torch.cat(ptr), torch.cat(src), sources, tuple(cuts) if one_set else (), images=joined)
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle the graph without what was computed from it."""
-        return {name: getattr(self, name) for name in ("ptr", "src", "num_sources", "cuts")}
+        return {name: getattr(self, name) for name in ("ptr", "src", "num_sources", "cuts", "images")}
 
     def __repr__(self) -> str:
         return f"Graph({self.num_targets} targets <- {self.num_sources} sources, {self.num_edges} edges)"
 
     def to(self, device: torch.device | str) -> Graph:
         """Return the graph on another device."""
-        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts)
+        images = None if self.images is None else self.images.to(device)
+        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts, images=images)
 
     def with_points(self, points: Tensor, weights: Tensor) -> Graph:
         """Return the graph with the points and weights it was made of. Levels computed from them are cached with the graph."""
-        return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, (points, weights))
+        return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, (points, weights), self.images)
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return `make()`, computed once for each key and kept with the graph."""
@@ -149,6 +163,11 @@ class Graph:
     @property
     def num_targets(self) -> int:
         return len(self.ptr) - 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of sources that are no images."""
+        return self.num_sources - (0 if self.images is None else len(self.images))
 
     @property
     def sizes(self) -> list[int]:
@@ -249,7 +268,7 @@ class Graph:
             nodes = slice(start, stop + 1)
             inner = tuple(cut - start for cut in self.cuts if start <= cut <= stop)
             made_of = None if self.made_of is None else (self.made_of[0][start:stop], self.made_of[1][start:stop])
-            known = {
+            known: dict[str, Any] = {
                 "_host_ptr": host[nodes] - first,
                 "degrees": self.degrees[start:stop],
                 "max_degree": int(host[nodes].diff().max()) if stop > start else 0,

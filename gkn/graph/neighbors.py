@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gkn.graph.graph import Graph, offsets
+from gkn.graph.images import Images
 from gkn.system.checks import check_finite, shape_or_type
 from gkn.system.memory import check_memory
 
@@ -77,6 +78,16 @@ def radius_graph(
         src[edges : edges + len(source)] = source
         edges += len(source)
     return Graph.trusted(offsets(counts), src[:edges] if edges > 0.9 * len(src) else src[:edges].clone(), len(y))
+
+
+def periodic_graph(sources: Tensor, targets: Tensor | None, r: float, periods: Tensor) -> Graph:
+    """Return the neighbours of each target among the sources and their images by whole periods (d,), inf where there are none.
+
+    Distances wrap around. Images are further sources, after those given.
+    """
+    images = Images.of(sources, periods, r)
+    found = radius_graph(images.points(sources), sources if targets is None else targets, r)
+    return Graph.trusted(found.ptr, found.src, found.num_sources, images=images)
 
 
 def radius_graphs(points: Tensor, r: float) -> Graph:

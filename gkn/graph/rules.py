@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gkn.geometry.domain import Domain
 from gkn.graph.graph import Graph
-from gkn.graph.neighbors import radius_graph, radius_graphs
+from gkn.graph.neighbors import periodic_graph, radius_graph, radius_graphs
 
 _AT_A_TIME = 2**24  # nodes that get a random number in one call
 
@@ -54,9 +54,15 @@ class Rule(ABC):
     def graph(self, x: Tensor, at: Tensor | None = None, r: float | None = None) -> Graph:
         """Connect the nodes x with each other, or with targets `at` if given; with another radius if `r` is given."""
 
-    def graphs_of(self, x: Tensor, r: float | None = None) -> Graph:
+    def wrapped(self, x: Tensor, at: Tensor | None = None, r: float | None = None, periods: Tensor | None = None) -> Graph:
+        """Connect nodes of a domain with periods (d,), inf where an axis has none; None: no axis is periodic."""
+        if periods is None:
+            return self.graph(x, at, r)
+        raise ValueError(f"{self}: this rule knows no periodic axes; use Radius or Nystrom")
+
+    def graphs_of(self, x: Tensor, r: float | None = None, periods: Tensor | None = None) -> Graph:
         """Return the graphs of many node sets (G, m, d) of equal size, side by side."""
-        return Graph.batch([self.graph(nodes, None, r) for nodes in x])
+        return Graph.batch([self.wrapped(nodes, None, r, periods) for nodes in x])
 
     def draws(
         self, points: int, samples: Sequence[int], *, seed: int = 0, epoch: int = 0, device: torch.device | str = "cpu"
@@ -119,7 +125,14 @@ class Radius(Rule):
     def graph(self, x: Tensor, at: Tensor | None = None, r: float | None = None) -> Graph:
         return radius_graph(x, at, self.r if r is None else r)
 
-    def graphs_of(self, x: Tensor, r: float | None = None) -> Graph:
+    def wrapped(self, x: Tensor, at: Tensor | None = None, r: float | None = None, periods: Tensor | None = None) -> Graph:
+        if periods is None:
+            return self.graph(x, at, r)
+        return periodic_graph(x, at, self.r if r is None else r, periods)
+
+    def graphs_of(self, x: Tensor, r: float | None = None, periods: Tensor | None = None) -> Graph:
+        if periods is not None:
+            return super().graphs_of(x, r, periods)
         return radius_graphs(x, self.r if r is None else r)
 
     def scaled(self, factor: float) -> Radius:
@@ -171,6 +184,9 @@ class Points(Rule):
     @property
     def graphs(self) -> int:
         return self.l
+
+    def wrapped(self, x: Tensor, at: Tensor | None = None, r: float | None = None, periods: Tensor | None = None) -> Graph:
+        return self.graph(x, at, r)  # no edges, so none that wrap
 
     def graph(self, x: Tensor, at: Tensor | None = None, r: float | None = None) -> Graph:
         targets = len(x if at is None else at)

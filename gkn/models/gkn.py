@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from gkn.data.dataset import Dataset
 from gkn.graph.graph import Graph
-from gkn.models.model import Defaults, Model, Progress, check_sizes, chosen_features
-from gkn.models.suggest import DRAWN, WHOLE
+from gkn.models.model import Defaults, Model, Progress, check_periodic, check_sizes, chosen_features
+from gkn.models.suggest import DRAWN, WHOLE, periodic_axes
 from gkn.ops import Backend
-from gkn.ops.integral import Density, Integral, Plan, plan_integral
+from gkn.ops.integral import Density, Plan, plan_integral
 from gkn.ops.kernel import Kernel
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -49,6 +49,7 @@ class GKN(Model):
     features       numbers of the fields of a that enter kappa beside the points; None: the first, which is a itself
     sigma          the activation
     last_sigma     apply sigma also after the last step, as the paper prints it; its authors left it off in some tables
+    periodic       axes along which edges wrap around and kappa sees differences of coordinates only
     rho            density rho(x, y) of the measure; None: the mean over N(x)
     recompute      hidden features of edges: True to compute them again, in memory that does not grow with the edges (in
                    training a group of graphs at a time; in prediction, or if one graph is too large, in every step, a block
@@ -56,7 +57,7 @@ class GKN(Model):
     backend        of `kernel_integral`; None: the fastest there is
     """
 
-    settings = ("width", "steps", "last_sigma", "kernel", "features", "sigma")
+    settings = ("width", "steps", "last_sigma", "kernel", "features", "sigma", "periodic")
     at_queries = True
 
     def __init__(
@@ -71,6 +72,7 @@ class GKN(Model):
         *,
         sigma: Callable[[Tensor], Tensor] = torch.relu,
         last_sigma: bool = True,
+        periodic: Sequence[int] = (),
         rho: Density | None = None,
         recompute: bool | None = None,
         backend: Backend | None = None,
@@ -82,7 +84,8 @@ class GKN(Model):
         self.sigma, self.last_sigma, self.rho = sigma, last_sigma, rho
         self.recompute, self.backend = recompute, backend
         self.P = nn.Linear(dim + in_channels, width)
-        self.kappa = Kernel(dim + len(self.features), kernel, width, width)
+        self.periodic = check_periodic("GKN", periodic, dim)
+        self.kappa = Kernel(dim + len(self.features), kernel, width, width, relative=self.periodic)
         self.W = nn.Linear(width, width)
         self.Q = nn.Linear(width, out_channels)
 
@@ -94,7 +97,8 @@ class GKN(Model):
         whole = len(domain) <= WHOLE // 8
         rule = {"kind": "Radius", "r": r} if whole else {"kind": "Nystrom", "r": r, "m": min(DRAWN // 8, len(domain)), "l": 1}
         raw = "a" in dataset.inputs and not dataset.smoothing and "a_smooth" not in dataset.inputs
-        return Defaults(NETWORKS[name], rule, name, smoothing={"a": SMOOTHING[name] * domain.scale} if raw else {})
+        settings = {**NETWORKS[name], **({"periodic": periodic_axes(dataset)} if periodic_axes(dataset) else {})}
+        return Defaults(settings, rule, name, smoothing={"a": SMOOTHING[name] * domain.scale} if raw else {})
 
     def config(self) -> dict[str, Any]:
         named = [name for name, function in ACTIVATIONS.items() if function is self.sigma]
@@ -113,7 +117,7 @@ class GKN(Model):
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return u on the points x: (K, d), (K, in_channels) -> (K, out_channels). With weights (K,), means are weighted."""
-        if torch.is_grad_enabled() and self.sigma is torch.relu and type(self).states is GKN.states:
+        if torch.is_grad_enabled() and self.sigma is torch.relu and type(self).states is GKN.states and graph.images is None:
             v, plan = self._start(graph, x, a, weights)
             last = plan.march(v, self.W, self.steps, self.last_sigma)
             return self.project(self._steps(v, plan.integral())[-1] if last is None else last)
@@ -124,14 +128,14 @@ class GKN(Model):
     ) -> list[Tensor]:
         """Return v_0, ..., v_T on the points x."""
         v, plan = self._start(graph, x, a, weights)
-        return self._steps(v, plan.integral(), progress)
+        return self._steps(v, _lending(plan.integral(), graph), progress)
 
     def _start(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None) -> tuple[Tensor, Plan]:
         x, a = self._ready(graph, x, a)
         self._check_one_set(graph)
-        return self.lift(x, a), self._plan(graph, (x, a), (x, a), weights)
+        return self.lift(x, a), self._plan(graph, (x, a), *_with_images(graph, (x, a), weights))
 
-    def _steps(self, v: Tensor, integral: Integral, progress: Progress | None = None) -> list[Tensor]:
+    def _steps(self, v: Tensor, integral: Callable[[Tensor], Tensor], progress: Progress | None = None) -> list[Tensor]:
         states = [v]
         for t in range(self.steps):
             states.append(self._step(t, states[-1], integral(states[-1])))
@@ -153,7 +157,7 @@ class GKN(Model):
     ) -> Tensor:
         queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
         self._check_queries(states, self.steps, graph, queries[0])
-        integral = self._plan(graph, queries, nodes, weights).integral()
+        integral = _lending(self._plan(graph, queries, *_with_images(graph, nodes, weights)).integral(), graph)
         v = self.lift(*queries)
         for t in range(self.steps):
             v = self._step(t, v, integral(states[t]))
@@ -164,7 +168,7 @@ class GKN(Model):
 
     def lift(self, x: Tensor, a: Tensor) -> Tensor:
         """Return v_0 = P(x, a(x)) + p."""
-        v: Tensor = self.P(torch.cat([x, a], 1))
+        v: Tensor = self.P(torch.cat([self._located(x), a], 1))
         return v
 
     def project(self, v: Tensor) -> Tensor:
@@ -178,3 +182,19 @@ class GKN(Model):
         of_x, of_y = (torch.cat([x, *(a[:, i : i + 1] for i in self.features)], 1) for x, a in (targets, sources))
         options: dict[str, Any] = {"rho": self.rho, "recompute": self.recompute, "backend": self.backend}
         return plan_integral(self.kappa, graph, of_x, of_y, weights=weights, points=(targets[0], sources[0]), **options)
+
+
+def _with_images(
+    graph: Graph, nodes: tuple[Tensor, Tensor], weights: Tensor | None
+) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+    """Return points and fields of the nodes, and their weights, followed by those of their periodic images."""
+    if graph.images is None:
+        return nodes, weights
+    images = graph.images
+    return (images.points(nodes[0]), images.lend(nodes[1])), None if weights is None else images.lend(weights)
+
+
+def _lending(integral: Callable[[Tensor], Tensor], graph: Graph) -> Callable[[Tensor], Tensor]:
+    """Return the integral as a function of the values of the nodes, from which those of their images follow."""
+    images = graph.images
+    return integral if images is None else lambda v: integral(images.lend(v))

@@ -69,6 +69,8 @@ class Model(nn.Module, ABC):
     in_channels: int
     out_channels: int
     radius: float | None = None
+    periodic: tuple[int, ...] = ()
+    """Axes along which edges wrap around and only differences of coordinates count. A model that can lists it in `settings`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -154,6 +156,8 @@ class Model(nn.Module, ABC):
     def config(self) -> dict[str, Any]:
         """Return what it takes, beside the parameters, to build this model again: plain names and numbers."""
         entries = {name: _plain(getattr(self, name)) for name in ("dim", "in_channels", "out_channels", *self.settings)}
+        if entries.get("periodic") == []:  # left out, so that older operators still match
+            del entries["periodic"]
         form = {} if self.form == 1 else {"form": self.form}
         return {"kind": type(self).__name__, **form, **entries}
 
@@ -161,6 +165,8 @@ class Model(nn.Module, ABC):
     def from_config(cls, config: Mapping[str, Any]) -> Model:
         """Build the model that `config` described, with fresh parameters."""
         names = {"kind", "dim", "in_channels", "out_channels", *cls.settings}
+        if "periodic" in names:
+            config = {"periodic": [], **config}
         if {*config} - {"form"} != names or config["kind"] != cls.__name__:
             raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names))}")
         if config.get("form", 1) != cls.form:
@@ -180,7 +186,7 @@ class Model(nn.Module, ABC):
                 f"{name}: points {tuple(x.shape)} and fields {tuple(a.shape)}; needed (K, {self.dim}) and "
                 f"(K, {self.in_channels})"
             )
-        if graph is not None and graph.num_sources != len(x):
+        if graph is not None and graph.num_nodes != len(x):
             raise ValueError(f"{name}: {graph} for {len(x)} points; needed a source for each")
         for what, given in (("points", x), ("fields", a)):
             if not given.is_floating_point():
@@ -189,8 +195,16 @@ class Model(nn.Module, ABC):
                 raise ValueError(f"{name}: the {what} are on {given.device}, the network on {like.device}; needed one device")
         return x.to(like.dtype), a.to(like.dtype)
 
+    def _located(self, x: Tensor) -> Tensor:
+        """Return points (K, dim) as the network may see them by themselves: without coordinates along periodic axes."""
+        if not self.periodic:
+            return x
+        seen = torch.ones(self.dim, dtype=x.dtype, device=x.device)
+        seen[[*self.periodic]] = 0
+        return x * seen
+
     def _check_one_set(self, graph: Graph) -> None:
-        if graph.num_targets != graph.num_sources:
+        if graph.num_targets != graph.num_nodes:
             raise ValueError(f"{type(self).__name__}: {graph}; needed as many targets as sources: one set of nodes")
 
     def _check_queries(self, states: Sequence[Any], needed: int, graph: Graph, queries: Tensor) -> None:
@@ -215,6 +229,14 @@ def check_sizes(name: str, **sizes: Any) -> None:
         least = 0 if each == "in_channels" else 1
         if type(size) is not int or size < least:
             raise ValueError(f"{name}({each}={size}): needed a whole number, at least {least}")
+
+
+def check_periodic(name: str, periodic: Sequence[int], dim: int) -> tuple[int, ...]:
+    """Return the periodic axes; raise an error unless they are different axes."""
+    axes = tuple(periodic)
+    if any(type(axis) is not int or not 0 <= axis < dim for axis in axes) or len({*axes}) != len(axes):
+        raise ValueError(f"{name}(periodic={axes}): needed different axes, 0 to {dim - 1}")
+    return axes
 
 
 def check_radius(name: str, radius: float) -> None:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.graph.graph import Graph
-from gkn.models.model import Defaults, Model, Progress, check_radius, check_sizes, chosen_features
-from gkn.models.suggest import epochs_for, phases_of, radius_for, smoothing_for, wall_for
+from gkn.graph.images import Images
+from gkn.models.model import Defaults, Model, Progress, check_periodic, check_radius, check_sizes, chosen_features
+from gkn.models.suggest import epochs_for, periodic_axes, phases_of, radius_for, smoothing_for, wall_for
 from gkn.ops import Backend, autocast, full_precision, pick, rounded
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, fits_chip, make_balls
 from gkn.ops.kernel import Kernel
@@ -32,7 +33,7 @@ RMS_EPSILON = 1e-6
 class State:
     """Values of the nodes that one block reads. The last state holds the final v, not normalised, and no far field.
 
-    v     (K, width) norm(v) of the nodes, followed by that of points borrowed from other processes
+    v     (K, width) norm(v) of the nodes, followed by that of points borrowed from other processes, or of images
     far   (functions, heads * slices, width) the slice outputs z_s of each function; None without a far field
     """
 
@@ -72,13 +73,14 @@ class NearFar(Model):
         radius         radius of the balls, the r of the graph rule, in units of the longest side of the training domains
         features       indices of the fields of a that kappa sees; smooth fields work best; None: field 0 only
         near, far      use the near field, use the far field
+        periodic       axes along which balls wrap around and kappa sees differences of coordinates only
         differences    K is applied to w(y) - w(x), which is exactly 0 for constant w; if False, to w(y), and near(x) is the
                        windowed mean of kappa(x, y) w(y)
         recompute      compute hidden features of edges again in the backward pass; None: if memory is short
         backend        implementation of the near field; None: the fastest one on this machine
     """
 
-    settings = ("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks")
+    settings = ("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks", "periodic")
     form = 3  # 2: SiLU in kappa, attention queries and keys normalised; 3: parameters renamed
     at_queries = True
     sizes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -103,6 +105,7 @@ class NearFar(Model):
         features: Sequence[int] | None = None,
         near: bool = True,
         far: bool = True,
+        periodic: Sequence[int] = (),
         differences: bool = True,
         recompute: bool | None = None,
         backend: Backend | None = None,
@@ -118,6 +121,7 @@ class NearFar(Model):
         self.width, self.slices, self.head, self.kernel, self.radius = width, slices, head, tuple(kernel), float(radius)
         self.features = chosen_features("NearFar", features, in_channels)
         self.near, self.far, self.differences = near, far, differences
+        self.periodic = check_periodic("NearFar", periodic, dim)
         self.recompute, self.backend, self._compiled = recompute, backend, False
         self.P = nn.Linear(dim + in_channels, 2 * width)
         self.lift = nn.Linear(2 * width, width)
@@ -147,7 +151,9 @@ class NearFar(Model):
         seen = [*(smooth or fields)[:1], *(name for name in names if name == f"{GEOMETRY}distance")]
         radius, nodes = radius_for(dataset)
         rule = {"kind": "Radius", "r": radius} if nodes is None else {"kind": "Nystrom", "r": radius, "m": nodes, "l": 1}
-        settings = {"radius": radius, "features": tuple(names.index(name) for name in seen)}
+        settings: dict[str, Any] = {"radius": radius, "features": tuple(names.index(name) for name in seen)}
+        if periodic_axes(dataset):
+            settings["periodic"] = periodic_axes(dataset)
         changes = {"epochs": epochs_for(dataset, 4), "zero": wall_for(dataset)}
         return Defaults(settings, rule, "nearfar", changes, weighted=True, smoothing=smoothing)
 
@@ -173,7 +179,8 @@ class NearFar(Model):
 
     def _run_blocks(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None, split: Split | None) -> Iterator[State]:
         x, a = self._ready(graph if split is None else None, x, a)
-        borrowed = 0 if split is None else split.borrowed
+        images = graph.images
+        borrowed = (0 if images is None else len(images)) if split is None else split.borrowed
         if graph.num_targets != len(x) or graph.num_sources != len(x) + borrowed:
             raise ValueError(f"NearFar: {graph} for {len(x)} points; needed as many targets as sources: one set of nodes")
         if weights is not None and weights.shape != (len(x),):
@@ -182,11 +189,13 @@ class NearFar(Model):
         if split is not None:
             source_weights = split.lend((x.new_ones(len(x)) if weights is None else weights)[:, None])[:, 0]
             sources = split.lend(x), split.lend(a)
+        elif images is not None:
+            sources, source_weights = (images.points(x), images.lend(a)), None if weights is None else images.lend(weights)
         balls = self._balls(graph, (x, a), sources, source_weights)
         share = shares_of(weights, x, graph.cuts, None if split is None else split.sum)
         v, send = self._lifted(x, a), compiled(Block.send) if self._compiled else Block.send
         for block in self._blocks():
-            state, p = send(block, v, share, graph.cuts, split)
+            state, p = send(block, v, share, graph.cuts, split, images)
             yield state
             v = block.receive(v, state.v[: len(v)], p, state, balls, graph.cuts, self._compiled)
         yield State(v, None)
@@ -202,6 +211,9 @@ class NearFar(Model):
         """Return u at query points (x, a) of one function, given the states of its nodes, which the queries do not change."""
         queries, nodes = self._ready(None, *queries), self._ready(graph, *nodes)
         self._check_queries(states, self.blocks + 1, graph, queries[0])
+        if graph.images is not None:
+            nodes = graph.images.points(nodes[0]), graph.images.lend(nodes[1])
+            weights = None if weights is None else graph.images.lend(weights)
         balls = self._balls(graph, queries, nodes, weights)
         v = self._lifted(*queries)
         for block, state in zip(self._blocks(), states, strict=False):
@@ -224,7 +236,7 @@ class NearFar(Model):
             v: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
             return v.to(x.dtype)
 
-        return pointwise(lifted, x, a)
+        return pointwise(lifted, self._located(x), a)
 
     def _balls(
         self, graph: Graph, targets: tuple[Tensor, Tensor], sources: tuple[Tensor, Tensor], weights: Tensor | None
@@ -273,10 +285,13 @@ class Block(nn.Module):
         self.far = FarField(width, model.head, model.slices) if model.far else None
         self.network = Network(width)
 
-    def send(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None = None) -> tuple[State, Tensor | None]:
+    def send(
+        self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None = None, images: Images | None = None
+    ) -> tuple[State, Tensor | None]:
         """Return the state of nodes with values v, and their memberships p of slices, or None if p is too large to keep."""
         v = rounded(self.norm(v))
-        lent = v if split is None or self.near is None else split.lend(v)
+        lender = split or images
+        lent = v if lender is None or self.near is None else lender.lend(v)
         if self.far is None:
             return State(lent, None), None
         z, p = self.far(v, share, cuts, split)
@@ -315,7 +330,8 @@ class NearField(nn.Module):
     def __init__(self, model: NearFar) -> None:
         super().__init__()
         self.differences = model.differences
-        self.kappa = Kernel(model.dim + len(model.features), model.kernel, model.width, model.width, smooth=True)
+        features, width = model.dim + len(model.features), model.width
+        self.kappa = Kernel(features, model.kernel, width, width, smooth=True, relative=model.periodic)
 
     def forward(self, balls: Balls, sources: Tensor, targets: Tensor) -> Tensor:
         return balls(self.kappa, sources, targets if self.differences else None)

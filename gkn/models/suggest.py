@@ -67,3 +67,9 @@ def _fills_box(dataset: Dataset) -> bool:
         if not edge.any() or not torch.equal(edge | domain.boundary, edge):
             return False
     return True
+
+
+def periodic_axes(dataset: Dataset) -> tuple[int, ...]:
+    """Return the axes along which the domains of a dataset are periodic."""
+    periods = dataset[0].domain.periods
+    return () if periods is None else tuple(torch.isfinite(periods).nonzero()[:, 0].tolist())

@@ -13,7 +13,7 @@ from torch import Tensor
 from gkn.data.dataset import BadNumbers, Dataset, Sample, check_sample
 from gkn.graph.batches import Batches, relative
 from gkn.graph.rules import Rule
-from gkn.operator.operator import Operator
+from gkn.operator.operator import Operator, periods_for
 from gkn.operator.ways import Exact, How, Test
 
 NODES = 2**14  # at a time
@@ -161,6 +161,7 @@ class Judge:
                 device=like.device,
                 dtype=torch.promote_types(like.dtype, torch.float32),
                 weighted=operator.weighted or weighted,
+                periods=periods_for(operator.model, dataset.domain if dataset.one_domain else dataset[0].domain),
             )
             self._batches.draw(seed, 0)
             nodes = len(dataset.domain) if rule.drawn is None else rule.drawn * rule.graphs

@@ -125,7 +125,9 @@ class Operator:
             raise ValueError(f"operator(sample, how={how!r}): {name} predicts at its nodes only; use Exact() or Partition(m)")
         check_same_radius(model, self.rule.r if r is None else r)
         device = model.like.device
-        nodes = _Nodes(sample.x.to(device), self._encode(sample.a, sample.x, "operator(sample): a"), sample.weights.to(device))
+        encoded, periods = self._encode(sample.a, sample.x, "operator(sample): a"), periods_for(model, sample.domain)
+        nodes = _Nodes(sample.x.to(device), encoded, sample.weights.to(device), periods)
+        at = at if at is None or periods is None else _wrapped(at, sample.domain, periods)
         queries = self._queries(sample, at, a)
         if queries is None and how.all_queries:
             queries = _Queries(sample.x, lambda part: nodes.a[part])
@@ -138,7 +140,7 @@ class Operator:
             total = self._zeros(len(queries.x))
             for part in parts:
                 some = nodes if part.nodes is None else nodes.take([part.nodes.to(device)], self.weighted)
-                graph = self.rule.graph(some.x, None, r)
+                graph = self.rule.wrapped(some.x, None, r, nodes.periods)
                 states = model.states(graph, some.x, some.a, some.weights if self.weighted else None)
                 total = self._ask(total, states, some, queries, r, report)
             return self.outputs.decode(total / len(parts), queries.x, sample.domain)
@@ -304,13 +306,13 @@ class Operator:
     def _fill(self, total: Tensor, parts: list[Part], nodes: _Nodes, r: float | None, report: _Report) -> Tensor:
         """Predict each part's own nodes, all parts side by side, into `total`."""
         if parts[0].nodes is None:
-            some, graph = nodes, self.rule.graph(nodes.x, None, r)
+            some, graph = nodes, self.rule.wrapped(nodes.x, None, r, nodes.periods)
             wanted = place = torch.arange(len(nodes.x), device=nodes.x.device)
         else:
             each = [part.nodes.to(nodes.x.device) for part in parts if part.nodes is not None]
             chosen = torch.cat(each)
             some = nodes.take(each, self.weighted)
-            graph = self._graphs(nodes.x, each, r)
+            graph = self._graphs(nodes, each, r)
             first = [torch.arange(len(some)) < part.predicted for some, part in zip(each, parts, strict=True)]
             wanted = torch.cat(first).to(chosen.device)
             place = chosen[wanted]
@@ -318,11 +320,11 @@ class Operator:
         states = self.model.states(graph, some.x, some.a, weights, report.steps(sum(part.predicted for part in parts)))
         return total.index_copy(0, place, self.model.finish(states)[wanted].to(total.dtype))
 
-    def _graphs(self, x: Tensor, parts: list[Tensor], r: float | None) -> Graph:
+    def _graphs(self, nodes: _Nodes, parts: list[Tensor], r: float | None) -> Graph:
         """Return sub-graphs side by side; those of equal size are found together."""
         if len({len(part) for part in parts}) == 1:
-            return self.rule.graphs_of(x[torch.stack(parts)], r)
-        return Graph.batch([self.rule.graph(x[part], None, r) for part in parts])
+            return self.rule.graphs_of(nodes.x[torch.stack(parts)], r, nodes.periods)
+        return Graph.batch([self.rule.wrapped(nodes.x[part], None, r, nodes.periods) for part in parts])
 
     def _ask(
         self,
@@ -340,7 +342,7 @@ class Operator:
         for start in range(0, len(queries.x), chunk):
             part = slice(start, start + chunk)
             x, a = queries.x[part].to(nodes.x.device), queries.a(part)
-            graph = self.rule.graph(nodes.x, x, r)
+            graph = self.rule.wrapped(nodes.x, x, r, nodes.periods)
             answers.append(self.model.at(states, graph, (x, a), (nodes.x, nodes.a), weights).to(total.dtype))
             report(len(x))
         return total + torch.cat(answers) if answers else total
@@ -383,6 +385,27 @@ def check_same_radius(model: Model, r: float | None) -> None:
         raise ValueError(f"the balls of this {type(model).__name__} have radius {model.radius}, not {r}; needed the same")
 
 
+def periods_for(model: Model, domain: Domain) -> Tensor | None:
+    """Return the periods (d,) of a domain along the periodic axes of a model, inf for other axes; None if it has none."""
+    if not model.periodic:
+        return None
+    periods = domain.periods
+    if periods is None or not bool(torch.isfinite(periods[[*model.periodic]]).all()):
+        raise ValueError(
+            f"the axes {model.periodic} of this {type(model).__name__} are periodic, those of {domain.describe()} are not"
+        )
+    kept = torch.full_like(periods, torch.inf)
+    kept[[*model.periodic]] = periods[[*model.periodic]]
+    return kept
+
+
+def _wrapped(at: Tensor, domain: Domain, periods: Tensor) -> Tensor:
+    """Return query points moved by whole periods into the box of a domain."""
+    low, finite = domain.box[0].to(at.device), torch.isfinite(periods).to(at.device)
+    length = torch.where(finite, periods.to(at.device), 1.0)
+    return torch.where(finite, low + torch.remainder(at.double() - low, length), at.double())
+
+
 @dataclass(frozen=True, eq=False)
 class _Queries:
     x: Tensor  # in the type it came in, on which ties at the radius depend
@@ -394,12 +417,13 @@ class _Nodes:
     x: Tensor
     a: Tensor
     weights: Tensor
+    periods: Tensor | None = None
 
     def take(self, parts: list[Tensor], weighted: bool) -> _Nodes:
         """Return the nodes of parts, one part after the other. If weights count, every node adds its own to the nearest."""
         which = torch.cat(parts)
         weights = torch.cat([lumped(self.x, self.weights, part) for part in parts]) if weighted else self.weights[which]
-        return _Nodes(self.x[which], self.a[which], weights)
+        return _Nodes(self.x[which], self.a[which], weights, self.periods)
 
 
 class _Report:

@@ -145,7 +145,7 @@ class ChipBalls(Balls):
         (weight, bias), last = kernel.layers()[0], (kernel.W, kernel.B)
         v, *more = autocast(v) if target_v is None else autocast(v, target_v)
         out: Tensor = _OnChip.apply(  # type: ignore[no-untyped-call]
-            self.near, kernel.first.weight, kernel.first.bias, weight, bias, *last, v, *more
+            self.near, kernel.first_weight(), kernel.first.bias, weight, bias, *last, v, *more
         )
         return out
 

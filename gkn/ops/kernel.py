@@ -26,13 +26,16 @@ class Kernel(nn.Module):
         features   number of features of a point
         hidden     sizes of the hidden layers
         n, m       kappa maps R^n to R^m
+        relative   numbers of features of which only the difference between x and y counts, as on periodic axes
     """
 
-    def __init__(self, features: int, hidden: Sequence[int], n: int, m: int, smooth: bool = False) -> None:
+    def __init__(
+        self, features: int, hidden: Sequence[int], n: int, m: int, smooth: bool = False, relative: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         if not hidden or any(not isinstance(size, int) or size < 1 for size in hidden):
             raise ValueError(f"kernel={tuple(hidden)}: needed the sizes of the hidden layers, at least one, e.g. (512, 1024)")
-        self.features, self.smooth = features, smooth
+        self.features, self.smooth, self.relative = features, smooth, tuple(relative)
         self.first = nn.Linear(2 * features, hidden[0])
         self.hidden = nn.ModuleList(nn.Linear(*sizes) for sizes in pairwise(hidden))
         self.sizes = tuple(hidden)
@@ -42,9 +45,19 @@ class Kernel(nn.Module):
 
     def parts(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first layer's share of targets and of sources. Autocast does not round them: their sum may cancel."""
-        of_x, of_y = self.first.weight.split(self.features, dim=1)
+        of_x, of_y = self.first_weight().split(self.features, dim=1)
         with torch.autocast(x.device.type, enabled=False):
             return nn.functional.linear(x, of_x, self.first.bias), nn.functional.linear(y, of_y)
+
+    def first_weight(self) -> Tensor:
+        """Return the weight of the first layer: (hidden, 2 * features), those of x first."""
+        weight: Tensor = self.first.weight
+        if not self.relative:
+            return weight
+        columns = torch.arange(self.features, device=weight.device)
+        tied = torch.isin(columns, torch.tensor(self.relative, device=weight.device))
+        of_x, of_y = weight.split(self.features, dim=1)
+        return torch.cat([of_x, torch.where(tied, -of_x, of_y)], 1)
 
     def edges(self, p: Tensor, q: Tensor, graph: Graph, backend: Backend, overwrite: bool = False) -> Tensor:
         """Return h(x, y), the last hidden features of every edge. `overwrite`: the gradient of h may be overwritten."""

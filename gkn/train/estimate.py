@@ -9,6 +9,7 @@ import torch
 
 from gkn.data.normalizer import Normalizer
 from gkn.graph.batches import Batches
+from gkn.operator.operator import periods_for
 from gkn.train.losses import loss_terms
 from gkn.train.setup import Setup
 
@@ -34,7 +35,8 @@ def seconds_per_step(setup: Setup) -> float:
     dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
     model = model.to("cpu", dtype)
     model.prepare(some, inputs, outputs)
-    batches = Batches(some[0], setup.rules[0], inputs, outputs, dtype=dtype, weighted=setup.weighted)
+    periods = periods_for(model, some[0][0].domain)
+    batches = Batches(some[0], setup.rules[0], inputs, outputs, dtype=dtype, weighted=setup.weighted, periods=periods)
     graphs = [*range(min(recipe.batch, len(batches)))]
     seconds = []
     for _ in range(STEPS):

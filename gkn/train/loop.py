@@ -16,7 +16,7 @@ from gkn.graph.batches import Batches
 from gkn.models import Model, model_from
 from gkn.operator.checkpoint import Checkpoint
 from gkn.operator.evaluate import Errors, Judge, errors_of
-from gkn.operator.operator import Operator
+from gkn.operator.operator import Operator, periods_for
 from gkn.system.files import CorruptFile
 from gkn.train.prefetch import Prefetcher
 from gkn.train.progress import Progress, Report
@@ -76,6 +76,7 @@ class Trainer:
         symmetries = Symmetries.of(datasets, self.inputs) if recipe.symmetries else None
         made: dict[str, Any] = {"device": self.device, "dtype": self.model.like.dtype, "weighted": setup.weighted}
         pairs = zip(datasets, setup.rules, strict=True)
+        made["periods"] = periods_for(self.model, datasets[0][0].domain)
         sources = [Batches(each, rule, self.inputs, self.outputs, **made) for each, rule in pairs]
         self.prefetcher = Prefetcher(sources, recipe, fabric.global_rank, fabric.world_size, self.device)
         self.step = Step(self.model, recipe, symmetries, fabric, stop, options.capture)

@@ -36,11 +36,13 @@ the loss is their mean or, if `mean` is False, their sum."""
 def differences(found: Tensor, batch: Batch) -> Tensor:
     """Return the relative error of (u(x) - u(y)) / |x - y| over all edges of each graph, the mean over fields: (G,)."""
     graph, error = batch.graph, found * batch.std + batch.mean - batch.u
-    length = (batch.x.index_select(0, graph.targets) - batch.x.index_select(0, graph.src)).square().sum(1)
+    sources = batch.x if graph.images is None else graph.images.points(batch.x)
+    length = (batch.x.index_select(0, graph.targets) - sources.index_select(0, graph.src)).square().sum(1)
     inverse = torch.where(length > 0, 1 / length, 0)[:, None]
     sums = []
     for values in (error, batch.u):
-        squares = (values.index_select(0, graph.targets) - values.index_select(0, graph.src)).square() * inverse
+        lent = values if graph.images is None else graph.images.lend(values)
+        squares = (values.index_select(0, graph.targets) - lent.index_select(0, graph.src)).square() * inverse
         per_node = torch.zeros_like(values).index_add(0, graph.targets, squares)
         sums.append(torch.stack([batch.sums(field) for field in batch.by_field(per_node)], 1))
     some = sums[1] > 0  # a graph without an edge, or with a constant u, has no term

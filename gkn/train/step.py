@@ -92,7 +92,8 @@ class Step:
         """Return the passes; as a recorded CUDA graph, if the model allows it for batches like this one."""
         passes = partial(self._forward_backward, share=share)
         dtype = {"bf16": torch.bfloat16}.get(self.recipe.precision)
-        if not (self.capture and self.model.recordable(batch.fixed, dtype)):
+        changing = batch.graph.images is not None and not batch.fixed  # images of other nodes every time
+        if changing or not (self.capture and self.model.recordable(batch.fixed, dtype)):
             return passes
         key = id(batch.graph) if batch.fixed else batch.sizes, share  # the record keeps the graph, and with it its identity
         if key not in self._records and not self._worth_recording(key, batch.fixed):
