@@ -168,7 +168,7 @@ class _Means(Kernel):
     def __init__(self, kernel: Kernel) -> None:
         nn.Module.__init__(self)
         self.features, self.first, self.hidden, self.sizes = kernel.features, kernel.first, kernel.hidden, kernel.sizes
-        self.smooth = kernel.smooth
+        self.smooth, self.relative = kernel.smooth, kernel.relative
         self.W, self.B = (nn.Parameter(x, requires_grad=False) for x in _each(kernel.W))
 
 

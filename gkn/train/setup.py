@@ -120,7 +120,7 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     _check(model, datasets, rules, validation)
     weighted = suggested.weighted if choices.weighted is None else choices.weighted
     features = Features.of(datasets[0], choices.units)
-    warnings = _warnings(datasets, rules)
+    warnings = _warnings(datasets, rules, model)
     return Setup(model, datasets, rules, recipe, weighted, validation, _way(choices, rules), features, None, warnings)
 
 
@@ -141,7 +141,7 @@ def _continued(
     rules = [start.rule] * len(datasets) if choices.rule is None else _listed(choices.rule, len(datasets))
     _check(model, datasets, rules, validation)
     weighted = start.weighted if choices.weighted is None else choices.weighted
-    warnings = _warnings(datasets, rules)
+    warnings = _warnings(datasets, rules, model)
     how = _way(choices, rules)
     return Setup(model, datasets, rules, recipe, weighted, validation, how, start.features, start, warnings)
 
@@ -190,12 +190,14 @@ LOOKED_AT = 4  # samples whose graphs are looked at before training
 SMALL = 64  # nodes of a graph in which every node may well be a neighbour of all others
 
 
-def _warnings(datasets: Sequence[Dataset], rules: Sequence[Rule]) -> tuple[str, ...]:
+def _warnings(datasets: Sequence[Dataset], rules: Sequence[Rule], model: Model) -> tuple[str, ...]:
     """Return sentences about too few samples, isolated nodes, and neighbourhoods of nothing or of everything."""
     found = []
     count = sum(len(each) for each in datasets)
     if count < FEW_SAMPLES:
         found.append(f"{count} training samples are very few; expect large errors on new ones")
+    if datasets[0][0].domain.periods is not None and not model.periodic:
+        found.append(f"{type(model).__name__} does not wrap around the periodic axes of the domain")
     for dataset, rule in zip(datasets, rules, strict=True):
         if rule.r is None:
             continue
