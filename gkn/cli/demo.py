@@ -16,7 +16,6 @@ import typer
 from rich.table import Table
 
 from gkn.cli.shell import console, plain, progress_bar
-from gkn.cli.train import training_bar
 from gkn.data.dataset import Dataset
 from gkn.data.generate import make_dataset
 from gkn.data.problems import Darcy, DarcyMesh, Problem
@@ -30,6 +29,7 @@ from gkn.operator.ways import Exact, Partition, Support, Test
 from gkn.system.files import canonical, sha256, write
 from gkn.system.machine import versions
 from gkn.system.page import Page
+from gkn.train.bar import training_bar
 from gkn.train.fit import fit
 
 # Small enough for two cores and a few minutes. Of the NearFars tried that train within the time, this one has the least error
@@ -115,7 +115,7 @@ def _train(
     folder: Path, parts: list[Dataset], model: str, rules: list[Any], settings: dict[str, Any], recipe: dict[str, Any]
 ) -> Operator:
     """Train into a folder and read the operator back: what is tested is what was saved."""
-    with training_bar(folder) as report:
+    with training_bar(folder.name) as report:
         fit(parts, model, rules, settings=settings, smoothing={}, out=folder, save_every=20, report=report, **recipe)
     return load(folder)
 

@@ -6,19 +6,16 @@ import os
 import shlex
 import sys
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import torch
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
 
 from gkn.cli.judge import judge
 from gkn.cli.options import verb
-from gkn.cli.shell import Config, DatasetPath, Device, console, errors, literal, literals, plain, settings, warn
+from gkn.cli.shell import Config, DatasetPath, Device, console, literals, plain, settings, warn
 from gkn.data.dataset import Dataset
 from gkn.data.split import Split
 from gkn.geometry.frame import Frame
@@ -27,8 +24,8 @@ from gkn.models import MODELS
 from gkn.operator.saved import OPERATOR, load
 from gkn.operator.ways import Sampled
 from gkn.system.checks import device_named
+from gkn.train.bar import training_bar
 from gkn.train.fit import fit
-from gkn.train.progress import Report, Status
 from gkn.train.recipe import RECIPES, Recipe
 
 
@@ -129,7 +126,7 @@ def train(options: TrainOptions) -> None:
     parts, validation = _data(options, whole, split)
     start = None if options.start is None else load(options.start, best=True)
     about = {"command": shlex.join(["gkn", *sys.argv[1:]]), "device": _described(device), "split": split.json()}
-    with training_bar(options.out) as report:
+    with training_bar(options.out.name) as report:
         operator = fit(
             parts,
             options.model if start is None else start,
@@ -253,22 +250,3 @@ def _units(given: list[str]) -> dict[str, str]:
     if wrong:
         raise typer.BadParameter(f"{wrong[0]!r}: needed FIELD=UNIT, e.g. u=Pa", param_hint="--unit")
     return {name: value for name, _, value in pairs}
-
-
-@contextmanager
-def training_bar(out: Path) -> Iterator[Report]:
-    """Show a bar with the loss, the test error, edges per second and the time left."""
-    words = "{task.description}"
-    with Progress(TextColumn(literal(out.name)), BarColumn(), TextColumn(words), console=errors) as bar:
-        task = bar.add_task("reading the data", total=None)
-
-        def report(now: Status) -> None:
-            error = "" if now.validation is None else f", validation {now.validation:.4f}"
-            minutes, seconds = divmod(round(now.seconds_left), 60)
-            text = (
-                f"epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}, loss {now.loss:.4g}{error}, "
-                f"{now.edges_per_second:.2g} edges/s, {minutes}:{seconds:02d} left"
-            )
-            bar.update(task, completed=now.step, total=now.steps, description=text)
-
-        yield report

@@ -403,6 +403,21 @@ class Dataset:
 
     # --- what the data are
 
+    def describe(self) -> str:
+        """Return lines about samples, points, the box around them, and the range of every field and parameter."""
+        from gkn.data.describe import description
+
+        return description(self)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, samples: int = 4) -> Any:
+        """Draw the first samples; save the picture if a path is given. Return matplotlib's figure."""
+        from gkn.data.plot import draw_dataset, save_figure
+
+        figure = draw_dataset(self, samples)
+        if path is not None:
+            save_figure(figure, Path(path))
+        return figure
+
     @property
     def smoothing(self) -> list[tuple[str, float]]:
         """(field, width) of every `smoothed`, in order."""

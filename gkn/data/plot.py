@@ -25,9 +25,14 @@ MARKS = "osD^v*P"
 
 
 def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "") -> None:
-    """Draw the first samples: a column for each, a row for each field."""
+    """Draw the first samples into a file."""
+    save_figure(draw_dataset(dataset, samples, title), out)
+
+
+def draw_dataset(dataset: Dataset, samples: int = 4, title: str = "") -> Figure:
+    """Draw the first samples: a column for each, a row for each field. Parameters are numbers above the columns."""
     count = min(samples, len(dataset))
-    names = dataset.names
+    names = [name for name in dataset.names if name not in dataset.parameters]
     one_dimension = dataset[0].domain.dim == 1
     size = (2.4 * count + 1.4, 2.3 * len(names) + 0.5)
     figure, axes = plt.subplots(len(names), count, figsize=size, squeeze=False, layout="constrained")
@@ -38,7 +43,8 @@ def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "")
         for column, (axis, each) in enumerate(zip(axes[row], values, strict=True)):
             drawn = draw(axis, dataset[column].domain, each, low, high, _COLOURS.get(name, "viridis"))
             if row == 0:
-                axis.set_title(f"sample {column}", fontsize=9)
+                numbers = "".join(f"\n{name} = {dataset.parameter(name, column):.4g}" for name in dataset.parameters)
+                axis.set_title(_shown(f"sample {column}{numbers}"), fontsize=9)
             if column == 0:
                 axis.set_ylabel(f"{_shown(name)}(x)" if one_dimension else _shown(name), fontsize=11)
             if one_dimension and row == len(names) - 1:
@@ -47,8 +53,8 @@ def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "")
             bar = figure.colorbar(drawn, ax=axes[row].tolist(), shrink=0.9, pad=0.02)
             bar.ax.yaxis.set_major_locator(MaxNLocator(5))
             bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
-    figure.suptitle(title or repr(dataset).removeprefix("Dataset(").removesuffix(")"), fontsize=10)
-    save_figure(figure, out)
+    figure.suptitle(_shown(title or repr(dataset).removeprefix("Dataset(").removesuffix(")")), fontsize=10)
+    return figure
 
 
 def save_figure(figure: Figure, out: Path) -> None:
@@ -75,6 +81,13 @@ def show_answers(
 
     Truth and answer share a colour scale; the difference has its own, with white for 0.
     """
+    save_figure(draw_answers(rows, title, given), out)
+
+
+def draw_answers(
+    rows: Sequence[tuple[str, Domain, Tensor, Tensor, Tensor, Tensor]], title: str = "", given: str = "coefficient a"
+) -> Figure:
+    """Return the figure of `show_answers`."""
     size = (11.6, 2.65 * len(rows) + 0.45)
     figure, axes = plt.subplots(len(rows), 4, figsize=size, squeeze=False, layout="constrained")
     for row, (name, domain, a, truth, found, error) in enumerate(rows):
@@ -97,7 +110,7 @@ def show_answers(
             bar.formatter.set_powerlimits((-2, 3))  # type: ignore[attr-defined]
         axes[row][0].set_ylabel(_shown(name), fontsize=9)
     figure.suptitle(_shown(title), fontsize=10)
-    save_figure(figure, out)
+    return figure
 
 
 def _shown(text: str) -> str:

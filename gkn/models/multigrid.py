@@ -76,7 +76,7 @@ class Multigrid(Model):
         """Suggest what `NearFar` suggests, on all points of a sample: levels of drawn nodes would differ in every epoch."""
         suggested = NearFar.defaults(dataset)
         radius = suggested.settings["radius"] / 2
-        settings = {**suggested.settings, "radius": radius}
+        settings = {name: value for name, value in suggested.settings.items() if name != "periodic"} | {"radius": radius}
         rule = {"kind": "Radius", "r": radius}
         return Defaults(settings, rule, "nearfar", suggested.changes, weighted=True, smoothing=suggested.smoothing)
 

@@ -169,6 +169,16 @@ class Operator:
 
         return relative_l2(self, dataset, how, **options)
 
+    def plot(self, dataset: Dataset, i: int = 0, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw input, truth, answer and difference of one sample; save the picture if a path is given. Return the figure."""
+        from gkn.data.plot import save_figure
+        from gkn.operator.report import draw_sample
+
+        figure = draw_sample(self, dataset, i)
+        if path is not None:
+            save_figure(figure, Path(path))
+        return figure
+
     def ready(self, dataset: Dataset) -> Dataset:
         """Return the dataset with the fields this operator takes and gives, smoothed ones included."""
         if self.features is not None:

@@ -37,7 +37,7 @@ def write_report(
     trivial    of trivial answers on them, by name
     warnings   sentences that are shown first
     """
-    from gkn.data.plot import show_losses
+    from gkn.data.plot import save_figure, show_losses
 
     page = Page(title)
     for text in warnings:
@@ -62,7 +62,7 @@ def write_report(
         i = int(place)
         page.heading(f"The {what} answer: sample {dataset.number(i)}, error {float(errors.each[i]):.4f}")
         picture = folder / f"{what}.png"
-        show_sample(operator, dataset, i, picture)
+        save_figure(draw_sample(operator, dataset, i), picture)
         page.picture(picture, f"inputs, truth, answer and difference of sample {dataset.number(i)}")
     page.heading("Settings and machine")
     recipe = operator.about.get("recipe")
@@ -84,9 +84,9 @@ def error_table(errors: Errors, trivial: Mapping[str, Errors]) -> tuple[tuple[st
     return ("field", "mean", "median", "worst", "of sample"), rows
 
 
-def show_sample(operator: Operator, dataset: Dataset, i: int, out: Path) -> None:
+def draw_sample(operator: Operator, dataset: Dataset, i: int) -> Any:
     """Draw one sample: a row per output field with input, truth, answer and difference; vectors by their length."""
-    from gkn.data.plot import show_answers
+    from gkn.data.plot import draw_answers
 
     sample, rows = dataset[i], []
     how: Any = Exact() if len(sample.domain) <= LARGE or not operator.model.at_queries else Support(NODES)
@@ -99,4 +99,4 @@ def show_sample(operator: Operator, dataset: Dataset, i: int, out: Path) -> None
         first, second = (x.norm(dim=1) if stop - start > 1 else x[:, 0] for x in (truth, answer))
         rows.append((f"|{name}|" if stop - start > 1 else name, sample.domain, given, first, second, size))
     numbers = ", ".join(f"{name} = {dataset.parameter(name, i):.4g}" for name in dataset.parameters)
-    show_answers(rows, out, numbers, shown[0] if shown else "no input field")
+    return draw_answers(rows, numbers, shown[0] if shown else "no input field")

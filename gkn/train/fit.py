@@ -18,6 +18,7 @@ from gkn.operator.operator import Operator
 from gkn.operator.ways import Test
 from gkn.system.checks import device_named
 from gkn.system.files import locked
+from gkn.train.bar import default_report
 from gkn.train.estimate import announcement
 from gkn.train.loop import LoopOptions, Trainer
 from gkn.train.progress import Report
@@ -94,11 +95,12 @@ def fit(
     chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, geometry, weighted, validation, how, units, size)
     device = device_named(str(device))
     setup = set_up(dataset, chosen, device, folder)
-    tell = warn or (lambda text: warnings.warn(text, stacklevel=3))
-    options = LoopOptions(evaluate_every or max(1, setup.recipe.epochs // 20), report, capture, dict(about or {}), tell)
+    tell = warn or (lambda text: warnings.warn(text, stacklevel=4))
+    every = evaluate_every or max(1, setup.recipe.epochs // 20)
     if announce is not None:
         announce(announcement(setup, device))
-    with products(setup.recipe.precision), signals(folder is not None) as stop:
+    with products(setup.recipe.precision), signals(folder is not None) as stop, default_report(report) as shown:
+        options = LoopOptions(every, shown, capture, dict(about or {}), tell)
         fabric = join(device, setup.recipe.precision, timeout)
         if folder is None:
             trainer = Trainer(setup, fabric, stop, options)

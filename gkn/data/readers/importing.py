@@ -203,6 +203,9 @@ def _listed(paths: Paths, table: Path | None) -> Iterator[Path]:
         if path.is_dir():
             found = [each for each in path.iterdir() if each.is_file() and each.suffix.lower() in READERS]
             found = [each for each in found if table is None or each.resolve() != table.resolve()]
+            tables = [each for each in found if each.suffix.lower() == ".csv"]
+            if len(tables) < len(found):  # beside files of results, a .csv is a table of parameters
+                found = [each for each in found if each not in tables]
             # A .pvd lists other files of the folder, which are not to be read twice.
             lists = [each for each in found if each.suffix.lower() == ".pvd"]
             if lists and len(found) > len(lists):
