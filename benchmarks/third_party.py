@@ -94,9 +94,8 @@ def darcy(folder, device, command):
 # --- Green's functions of greenlearning
 
 HELD_OUT = 10  # functions of each equation that are not learned from; they choose between the networks below
-STEPS, WIDTH, RATE, WHITE = 8000, 128, 3e-3, 0.8
-NETWORKS = {"ReLU": (False, 1.0), "SiLU, interval of length 8": (True, 8.0), "SiLU, interval of length 16": (True, 16.0)}
-"""Activation, and the length that the interval is scaled to: a longer one suits kernels that oscillate."""
+STEPS, RATE, WHITE = 20000, 3e-3, 0.8
+NETWORKS = {"two layers of 128": (128, 128), "two layers of 256": (256, 256), "three layers of 128": (128, 128, 128)}
 
 
 def green(folder, device, command, only=""):
@@ -108,7 +107,7 @@ def green(folder, device, command, only=""):
         if path.stem in done("green") or only not in path.stem:
             continue
         content, start = read_files(path), time.perf_counter()
-        tried = {name: learn_green(content, device, *options) for name, options in NETWORKS.items()}
+        tried = {name: learn_green(content, device, sizes) for name, sizes in NETWORKS.items()}
         name = min(tried, key=lambda each: tried[each][HELD])
         found = {"network": name, **tried[name], "tried": {each: result[HELD] for each, result in tried.items()}}
         found["seconds"] = time.perf_counter() - start
@@ -124,8 +123,8 @@ def green(folder, device, command, only=""):
 HELD = "error of u, functions not learned from"
 
 
-def learn_green(content, device, smooth, length):
-    """Return errors and the kernel on (points of u) x (points of f)."""
+def learn_green(content, device, sizes):
+    """Return errors and the kernel on (points of u) x (points of f). Points are scaled to the unit interval."""
     y, x = content.input_domain.points, content.domain.points
     f, u = content.input_fields["f"].double(), content.fields["u"].double()
     if "u_hom" in content.fields:
@@ -136,8 +135,8 @@ def learn_green(content, device, smooth, length):
     integrand = weights[:, None] * given
     size = float(wanted.norm() / integrand.norm())  # so that the network's numbers are of order 1
     torch.manual_seed(0)
-    net = GreenNet(1, (WIDTH, WIDTH), distance=True, smooth=smooth).to(device, torch.float64)
-    places = [((points - low) / scale * length).to(device) for points in (x, y)]
+    net = GreenNet(1, sizes, distance=True).to(device, torch.float64)
+    places = [((points - low) / scale).to(device) for points in (x, y)]
     integrand, wanted = integrand.to(device) * size, wanted.to(device)
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
     for step in range(STEPS):

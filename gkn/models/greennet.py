@@ -25,7 +25,6 @@ class GreenNet(nn.Module):
     fields      of f, and of u
     symmetric   make G(x, y) = G(y, x), as for every self-adjoint equation, by the mean of kappa both ways
     distance    |x - y| enters kappa beside x and y
-    smooth      SiLU in kappa in place of ReLU: fewer steps to a smooth kernel; a kink at x = y then needs `distance`
     factor      a function of points, (P, d) -> (P,), by which kappa is multiplied at x and at y: one that is 0 on the
                 boundary makes G and u so
     """
@@ -38,7 +37,6 @@ class GreenNet(nn.Module):
         *,
         symmetric: bool = False,
         distance: bool = False,
-        smooth: bool = False,
         factor: Callable[[Tensor], Tensor] | None = None,
         recompute: bool | None = None,
         backend: Backend | None = None,
@@ -47,7 +45,7 @@ class GreenNet(nn.Module):
         if dim < 1 or fields < 1:
             raise ValueError(f"GreenNet(dim={dim}, fields={fields}): needed at least 1 of each")
         self.dim, self.fields, self.recompute, self.backend = dim, fields, recompute, backend
-        self.kappa = Kernel(dim, kernel, fields, fields, smooth=smooth)
+        self.kappa = Kernel(dim, kernel, fields, fields)
         self.symmetric, self.distance, self.factor = symmetric, distance, factor
         bound = (2 * dim) ** -0.5
         self.of_distance = nn.Parameter(torch.empty(kernel[0]).uniform_(-bound, bound)) if distance else None
