@@ -248,6 +248,7 @@ def trained(training: Training, place: Place) -> Operator:
     rules = [training.rule, *(rule for _, rule in training.more)]
     options: dict[str, Any] = {"device": place.device, "weighted": training.weighted, "keep": 1, "save_every": 120.0}
     options["about"] = {"jobs": place.jobs}  # trainings that shared the machine
+    options["warn"] = lambda text: None  # small scales of a table have few samples and sparse graphs on purpose
     return fit([learn, *others], model, rules, training.recipe, out=folder, **options)
 
 
