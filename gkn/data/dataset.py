@@ -300,7 +300,7 @@ class Dataset:
         """
         shares = [not isinstance(size, int) for size in sizes]
         if not all(shares) or not sizes:
-            if any(shares) or by is not None:
+            if any(shares) or by is not None or not sizes:
                 raise ValueError(f"Dataset.split{sizes}: needed shares only, such as 0.8, or numbers of samples only")
             counts = [int(size) for size in sizes]
             if sum(counts) > len(self) or any(count < 0 for count in counts):

@@ -1,0 +1,246 @@
+"""Runs on a user's own data: splits, early stopping, going on, fine-tuning, unfinished runs, walls, warnings, pictures."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import gkn
+from gkn import Dataset, Grid, Mesh, load
+from gkn.data.split import Split
+from gkn.operator.evaluate import Judge
+from gkn.train.ranks import Stopped
+from tests import meshes, tiny
+from tests.test_any_problem import SMALL, plates
+from tests.test_cli import run
+
+QUICK = {"settings": SMALL, "epochs": 2, "device": "cpu"}
+
+
+# --- splits
+
+
+def test_shares_are_drawn_at_random_and_numbers_are_taken_in_order():
+    data = Dataset(Grid(3), u=torch.arange(40.0)[:, None].expand(40, 9))
+    train, test = data.split(0.8)
+    numbers = [[part.number(i) for i in range(len(part))] for part in (train, test)]
+    assert (len(train), len(test)) == (32, 8)
+    assert sorted(numbers[0] + numbers[1]) == [*range(40)]
+    assert numbers[1] != [*range(32, 40)]
+    assert numbers == [[part.number(i) for i in range(len(part))] for part in data.split(0.8)]  # the same every time
+    assert numbers[1] != [part.number(i) for part in data.split(0.8, seed=1)[1:] for i in range(len(part))]
+    assert [part.number(0) for part in data.split(10, 20)] == [0, 10]
+    assert [len(part) for part in data.split(0.5, 0.25, 0.25)] == [20, 10, 10]
+    for wrong in ((0.8, 5), (1.2,), ()):
+        with pytest.raises(ValueError, match=r"Dataset\.split"):
+            data.split(*wrong)
+
+
+def test_samples_of_one_group_stay_together():
+    wing = [float(i // 4) for i in range(40)]
+    data = Dataset(Grid(3), u=torch.rand(40, 9), wing=wing)
+    for by in ("wing", wing):
+        parts = data.split(0.6, 0.2, 0.2, by=by)
+        groups = [{part.parameter("wing", i) for i in range(len(part))} for part in parts]
+        assert [len(group) for group in groups] == [6, 2, 2]
+        assert not groups[0] & groups[1] | groups[1] & groups[2] | groups[0] & groups[2]
+    split = Split.draw(data, (0.6, 0.2, 0.2), "wing")
+    assert {wing[i] for i in split.train}.isdisjoint(wing[i] for i in split.test)
+    assert Split.from_json(json.loads(json.dumps(split.json()))) == split
+    with pytest.raises(ValueError, match="3 labels for 40 samples"):
+        data.split(0.5, by=[1, 2, 3])
+
+
+# --- stopping early, going on, fine-tuning, unfinished runs
+
+
+def fake_errors(values, monkeypatch):
+    errors = iter(values)
+    monkeypatch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 1), next(errors), dtype=torch.float64))
+
+
+def test_patience(tmp_path, monkeypatch):
+    fake_errors([0.5, 0.2, 0.4, 0.3, 0.25], monkeypatch)
+    operator = tiny.run(tmp_path / "run", patience=2, warn=print)
+    assert operator.about["metrics"]["epoch"] == 8  # evaluated every 2 epochs; the best at 4, then two without a smaller one
+    assert load(tmp_path / "run", best=True).about["metrics"]["epoch"] == 4
+    fake_errors([], monkeypatch)
+    assert tiny.run(tmp_path / "run", patience=2, warn=print).about["metrics"]["epoch"] == 8  # read, not trained again
+
+
+def test_a_finished_run_goes_on_for_more_epochs(tmp_path):
+    tiny.run(tmp_path / "run", epochs=4, warn=print)
+    longer = tiny.run(tmp_path / "run", epochs=7, warn=print)
+    assert longer.about["metrics"]["epoch"] == 7
+    log = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in log] == [*range(1, 8)]
+    assert json.loads((tmp_path / "run/run.json").read_text())["continued"] == [4]
+    with pytest.raises(ValueError, match="holds another run: recipe.epochs = 7 there, 5 here"):
+        tiny.run(tmp_path / "run", epochs=5, warn=print)
+
+
+def test_the_best_of_an_unfinished_run(tmp_path):
+    def stop(now):
+        if now.epoch == 5:
+            raise Stopped(15)
+
+    with pytest.raises(Stopped):
+        tiny.run(tmp_path / "run", report=stop, warn=print)
+    with pytest.raises(FileNotFoundError, match=r"unfinished, at step \d+; .*best network so far"):
+        load(tmp_path / "run")
+    best = load(tmp_path / "run", best=True)
+    assert best.about["metrics"]["epoch"] in (2, 4)
+    whole = tiny.run(tmp_path / "run", warn=print)
+    sample = tiny.data()[1][0]
+    assert not torch.equal(best(sample), whole(sample))
+
+
+def test_fine_tuning_keeps_frame_fields_and_normalisers(tmp_path):
+    train, other = plates(12), plates(12, seed=5)
+    start = gkn.fit(train, **QUICK)
+    before = {name: x.clone() for name, x in start.model.state_dict().items()}
+    tuned = gkn.fit(other, start, epochs=1, lr=1e-4, device="cpu", out=tmp_path / "run")
+    assert tuned.frame == start.frame
+    assert torch.equal(tuned.outputs.std, start.outputs.std)
+    assert tuned.features == start.features
+    assert all(torch.equal(x, before[name]) for name, x in start.model.state_dict().items())  # a copy is trained
+    moved = [float((x - before[name]).abs().max()) for name, x in tuned.model.state_dict().items()]
+    assert 0 < max(moved) < 0.05
+    with pytest.raises(ValueError, match="settings, smoothing and geometry are those of the operator"):
+        gkn.fit(other, start, settings={"width": 4}, device="cpu")
+
+
+# --- values on the boundary of any domain
+
+
+def disks(n=12):
+    domains, fields = [], []
+    for i in range(n):
+        mesh = Mesh.disk(0.4)
+        mesh = Mesh(mesh.points * (2 + i), mesh.cells)
+        domains.append(mesh)
+        fields.append(torch.where(mesh.boundary, 0.0, (2 + i) ** 2 - mesh.points.square().sum(1)))
+    return Dataset(domains, u=fields, heat=[torch.ones(len(d)) for d in domains], outputs=["u", "heat"])
+
+
+def test_outputs_are_exactly_0_on_the_boundary_of_any_domain(tmp_path):
+    data = disks()
+    operator = gkn.fit(data, **QUICK)
+    assert operator.outputs.zero.kind == "distance"
+    assert operator.outputs.zero.fields == (True, False)  # the heat is 1 everywhere
+    operator.save(tmp_path / "operator")
+    again = load(tmp_path / "operator")
+    for i in (0, 7):
+        sample, edge = data[i], data[i].domain.boundary
+        found = again(sample)
+        assert found[edge, 0].abs().max() == 0 < found[~edge, 0].abs().min()
+        assert found[edge, 1].abs().min() > 0
+        on_edge = again(sample, at=sample.x[edge][:3])
+        assert on_edge[:, 0].abs().max() < 1e-9
+
+
+# --- warnings
+
+
+def test_inputs_parameters_and_units_outside_of_training_are_told():
+    data = plates(12)
+    operator = gkn.fit(data, **QUICK)
+    domain = data[0].domain
+    assert operator.unusual(domain, {"load": 1.5}) == []
+    assert operator.unusual(domain, {"load": 9.0})[0].startswith("load is between 9 and 9, in training it was between 1")
+    metres = Mesh(domain.points / 1000, domain.cells)
+    assert "is it the same unit of length?" in operator.unusual(metres, {"load": 1.5})[0]
+    far = Mesh(domain.points + 1000, domain.cells)
+    assert "the points fill the box [1000, " in operator.unusual(far, {"load": 1.5})[0]
+
+
+def test_a_diverging_loss_is_told(monkeypatch):
+    data = Dataset(Grid(5), a=torch.rand(12, 25), u=1 + torch.rand(12, 25))
+    for factor, wanted in ((10, 0), (0.5, 1)):  # any loss is larger than half the smallest one
+        said = []
+        monkeypatch.setattr("gkn.train.loop.DIVERGED", factor)
+        gkn.fit(data, warn=said.append, smoothing={}, **QUICK)
+        assert sum("training diverges: use a smaller learning rate" in text for text in said) == wanted, said
+
+
+# --- Python
+
+
+def test_numpy_is_accepted_and_described(tmp_path):
+    rng = np.random.default_rng(0)
+    points, a = rng.random((40, 3)), rng.random((12, 40)).astype(np.float32)
+    data = Dataset(gkn.Cloud(points), a=a, load=np.arange(12), u=np.stack([a, 2 * a, 3 * a], -1))
+    text = data.describe()
+    for line in ("samples: 12", "points: 40 in 3 dimensions", "input a: ", "parameter load: 0 to 11", "3 components"):
+        assert line in text, text
+    assert data.plot(tmp_path / "data.png").get_axes()
+    assert (tmp_path / "data.png").stat().st_size > 1000
+    operator = gkn.fit(data, **QUICK)
+    assert operator.answer(gkn.Cloud(points), a=a[0], load=3)["u"].shape == (40, 3)
+    assert operator.plot(data, 0, tmp_path / "answer.png").get_axes()
+    with pytest.raises(ValueError, match=r"needed \(samples, points\), with components \(samples, points, c\)"):
+        Dataset(gkn.Cloud(points), u=np.zeros((2, 3, 4, 5)))
+    with pytest.raises(ValueError, match="sample 1 has points of dimension 2, sample 0 of dimension 3"):
+        Dataset([gkn.Cloud(points), Grid(3)], u=[points[:, 0], np.zeros(9)])
+
+
+# --- the command line
+
+
+def test_from_files_to_answers(tmp_path):
+    data = plates(20)
+    for i in range(len(data)):
+        fields = {"displacement": data[i].u[:, :2], "stress": data[i].u[:, 2], "unused": data[i].u[:, 0]}
+        cells = {"part": [np.arange(len(data[i].domain.cells))]}
+        gkn.save(tmp_path / f"files/p{i}.vtu", data[i].domain, fields, cells, {"load": data.parameter("load", i)})
+    words = ["--output", "displacement", "--output", "stress", "--input", "load"]
+    said = run("data", "import", tmp_path / "files", *words, "--out", tmp_path / "data")
+    assert "not used: unused" in said
+    assert "parameter load" in said
+    assert "20 samples, load -> displacement, stress" in said
+    said = run("train", tmp_path / "data", "--out", tmp_path / "run", "--epochs", 2, "--network", "width=8", "--device", "cpu")
+    assert "about" in said
+    assert "relative l2 error on 2 test samples" in said
+    split = Split.from_json(load(tmp_path / "run").about["split"])
+    assert sorted([*split.train, *split.validation, *split.test]) == [*range(20)]
+    said = run("eval", tmp_path / "run", tmp_path / "data", "--device", "cpu")
+    assert json.loads((tmp_path / "run/eval.json").read_text())["samples"] == [*split.test]
+    said = run("predict", tmp_path / "run", "--input", f"{tmp_path}/files/p1*.vtu", "--out", tmp_path / "answers")
+    assert said.count("relative error of displacement") == 11
+    from gkn.data.readers import read_sample
+
+    answer = read_sample(tmp_path / "answers/p13.vtu")
+    given = read_sample(tmp_path / "files/p13.vtu")
+    assert torch.equal(answer.fields["displacement_truth"], given.fields["displacement"])
+    difference = answer.fields["displacement"] - answer.fields["displacement_truth"]
+    torch.testing.assert_close(answer.fields["displacement_error"], difference)
+    assert np.array_equal(answer.cell_data["part"][0], given.cell_data["part"][0])
+    assert answer.parameters == given.parameters
+    assert torch.equal(answer.fields["unused"], given.fields["unused"])
+    said = run(
+        "predict", tmp_path / "run", "--input", tmp_path / "files/p3.vtu", "--out", tmp_path / "x.vtu", "--set", "load=9"
+    )
+    assert "load is between 9 and 9" in said
+    metres = Mesh(given.domain.points / 1000, given.domain.cells)
+    gkn.save(tmp_path / "m.vtu", metres, {}, parameters=given.parameters)
+    said = run("predict", tmp_path / "run", "--input", tmp_path / "m.vtu", "--out", tmp_path / "y.vtu")
+    assert "is it the same unit of length?" in said
+    assert run("predict", tmp_path / "run", "--input", f"{tmp_path}/none*.vtu", "--out", tmp_path / "z", code=1)
+
+
+def test_a_mesh_asked_inside_its_hole(tmp_path):
+    mesh = Mesh.holes(0.2)
+    data = Dataset(mesh, a=torch.rand(12, len(mesh)), u=torch.rand(12, len(mesh)))
+    operator = gkn.fit(data, **QUICK, smoothing={})
+    with pytest.raises(ValueError, match="1 of 1 points lie outside the domain, the first is point 0 at"):
+        operator(data[0], at=torch.tensor([[0.3, 0.35]]))
+
+
+def test_second_order_cells_keep_values_at_all_points(tmp_path):
+    mesh = meshes.box("triangle6", 3)
+    u = mesh.points[:, 0] ** 2
+    gkn.save(tmp_path / "a.vtu", mesh, {"u": u})
+    data = gkn.import_files([tmp_path / "a.vtu"])
+    assert len(data.domain) == len(mesh)
+    assert torch.equal(data[0].u[:, 0], u)
