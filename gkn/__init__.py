@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gkn.data.check import check_dataset
-    from gkn.data.dataset import Dataset, Sample
+    from gkn.data.dataset import Dataset
     from gkn.data.generate import make_dataset
     from gkn.data.normalizer import Normalizer
     from gkn.data.problems import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, Problem
     from gkn.data.readers import import_files, reader
+    from gkn.data.sample import Sample
     from gkn.data.writers import save, writer
     from gkn.geometry.cloud import Cloud
     from gkn.geometry.domain import Domain
@@ -84,7 +85,7 @@ _MODULES = {
     "relative_l2": "gkn.operator.evaluate",
     "rivals": "gkn.models",
     "Rule": "gkn.graph.rules",
-    "Sample": "gkn.data.dataset",
+    "Sample": "gkn.data.sample",
     "Sampled": "gkn.operator.ways",
     "save": "gkn.data.writers",
     "smooth": "gkn.geometry.smoothing",

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from gkn import Nystrom, fit
-from gkn.data.dataset import BadNumbers
+from gkn.data.sample import BadNumbers
 from gkn.graph.batches import Batches
 from gkn.train.ranks import Stopped
 from gkn.train.step import Step

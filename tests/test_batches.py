@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gkn import Cloud, DarcyMesh, Dataset, Graph, Grid, Normalizer, Nystrom, Radius, make_dataset, radius_graph
-from gkn.data.dataset import BadNumbers
+from gkn.data.sample import BadNumbers
 from gkn.graph.batches import Batches
 from gkn.graph.neighbors import lumped
 

@@ -33,7 +33,7 @@ from gkn import (
     solve_darcy,
     two_phase,
 )
-from gkn.data.dataset import BadNumbers
+from gkn.data.sample import BadNumbers
 from gkn.models import Multigrid, NearFar
 from gkn.operator.checkpoint import Checkpoints
 from gkn.ops.balls import ChipBalls, Neighbourhoods, make_balls

@@ -18,7 +18,7 @@ from gkn import (
     make_dataset,
     relative_l2,
 )
-from gkn.data.dataset import BadNumbers
+from gkn.data.sample import BadNumbers
 
 
 @pytest.fixture(scope="module")

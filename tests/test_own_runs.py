@@ -76,7 +76,7 @@ def test_a_finished_run_goes_on_for_more_epochs(tmp_path):
     log = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [entry["epoch"] for entry in log] == [*range(1, 8)]
     assert json.loads((tmp_path / "run/run.json").read_text())["continued"] == [4]
-    with pytest.raises(ValueError, match="holds another run: recipe.epochs = 7 there, 5 here"):
+    with pytest.raises(ValueError, match=r"holds another run: recipe\.epochs = 7 there, 5 here"):
         tiny.run(tmp_path / "run", epochs=5, warn=print)
 
 

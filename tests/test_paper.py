@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gkn.data.dataset import BadNumbers
+from gkn.data.sample import BadNumbers
 from gkn.graph.rules import Nystrom, Radius
 from gkn.operator.evaluate import Errors
 from gkn.operator.ways import Exact, Partition, Sampled, Support

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from gkn import GKN, Cloud, Darcy, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, make_dataset, relative_l2
-from gkn.data.dataset import BadNumbers
+from gkn.data.sample import BadNumbers
 from gkn.graph.rules import usual_radius
 from gkn.operator.checkpoint import Checkpoints
 from gkn.operator.evaluate import Judge

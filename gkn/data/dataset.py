@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -17,9 +16,11 @@ from torch import Tensor
 from gkn.data import storage
 from gkn.data.groups import Groups, expanded, ranges_of
 from gkn.data.memory import Given, Memory
+from gkn.data.parts import drawn_parts
+from gkn.data.sample import Sample
 from gkn.data.source import Geometric, Kept, Smoothed, Source
 from gkn.data.stored import Stored
-from gkn.data.transfer import are_sensors, transferred
+from gkn.data.transfer import brought_together
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
 from gkn.system.checks import check_device
@@ -28,45 +29,6 @@ from gkn.system.machine import versions
 
 SHARD_BYTES = 2**26
 GEOMETRY = "geometry."  # how the names of geometry features begin
-
-
-class BadNumbers(ArithmeticError):
-    """A number is not finite: in the data, the loss, or a gradient."""
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """One pair: c input and o output functions on the K points of a domain.
-
-    frame   the frame that the domain is in; None: it is in the user's unit
-    """
-
-    domain: Domain
-    a: Float[Tensor, "K c"]
-    u: Float[Tensor, "K o"]
-    frame: Frame | None = None
-
-    @property
-    def x(self) -> Float[Tensor, "K d"]:
-        """The points."""
-        return self.domain.points
-
-    @property
-    def weights(self) -> Float[Tensor, " K"]:
-        """Quadrature weights of the points."""
-        return self.domain.weights
-
-
-def check_sample(values: Tensor, names: Sequence[str], sample: int, how: str = "") -> None:
-    """Raise `BadNumbers` if fields (K, c) of a sample are not finite, with the field and the first bad point."""
-    bad = ~torch.isfinite(values)
-    if bad.any():
-        field = int(bad.any(0).nonzero()[0])
-        count, first = int(bad[:, field].sum()), int(bad[:, field].nonzero()[0])
-        raise BadNumbers(
-            f"sample {sample}, field {names[field]!r}{how}: {count} of {len(values)} values are not finite, the first is "
-            f"{float(values[first, field])} at point {first}"
-        )
 
 
 class Dataset:
@@ -106,12 +68,8 @@ class Dataset:
         moved: dict[str, tuple[str, ...]] = {}
         if input_domain is not None:
             named = [name for name in fields if name not in outputs] if inputs is None else inputs
-            values = {name: fields[name] for name in named}
-            on_points = transferred(values, input_domain, domain)
-            if are_sensors(input_domain):
-                moved = {name: tuple(each for each in on_points if each.rpartition("_")[0] == name) for name in named}
-            fields = {**{name: given for name, given in fields.items() if name not in named}, **on_points}
-            inputs = None if inputs is None else [*on_points]
+            fields, moved = brought_together(fields, named, input_domain, domain)
+            inputs = None if inputs is None else [name for name in fields if name not in outputs]
         source = Memory(domain, fields)
         source.groups |= moved
         known = {*source.names, *source.groups}
@@ -487,15 +445,6 @@ class Dataset:
                 domains = None if one is not None else [self._source.domain(self._index[i]) for i in part]
                 prepared = storage.prepare_shard(folder, number, start, fields, domains)
                 manifest = storage.listing(folder, manifest, prepared)
-
-
-def drawn_parts(labels: Sequence[Any], shares: Sequence[float], seed: int) -> list[list[int]]:
-    """Return the samples of each part, in ascending order. Samples with equal labels are in one part."""
-    kinds = [*dict.fromkeys(labels)]
-    order = torch.randperm(len(kinds), generator=torch.Generator().manual_seed(seed)).tolist()
-    ends = [0, *(round(end * len(kinds)) for end in accumulate(shares))]
-    place = {kinds[k]: rank for rank, k in enumerate(order)}
-    return [[i for i, label in enumerate(labels) if start <= place[label] < stop] for start, stop in pairwise(ends)]
 
 
 def described(domain: Domain | None) -> str:

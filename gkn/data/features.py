@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gkn.data.dataset import Dataset, Sample
+from gkn.data.dataset import Dataset
 from gkn.data.groups import ranges_of
+from gkn.data.sample import Sample
 from gkn.data.transfer import transferred
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame

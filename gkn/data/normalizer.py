@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gkn.data.dataset import Dataset, check_sample
+from gkn.data.dataset import Dataset
 from gkn.data.groups import ranges_of
+from gkn.data.sample import check_sample
 from gkn.data.walls import Wall
 from gkn.geometry.domain import Domain
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from gkn.data.dataset import Dataset, drawn_parts
+from gkn.data.dataset import Dataset
+from gkn.data.parts import drawn_parts
 
 
 @dataclass(frozen=True)

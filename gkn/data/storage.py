@@ -278,7 +278,7 @@ def _domain_arrays(domains: Sequence[Domain]) -> dict[str, Array]:
         if name not in _PER_POINT:
             arrays[ptr_of(name)] = np.cumsum([0, *(len(one[name]) for one in each)])
     arrays["node_ptr"] = np.cumsum([0, *map(len, domains)])
-    if kinds - {"mesh", "cloud"} or (kinds == {"mesh"} and "cells" not in each[0]):  # others are told by their cells
+    if kinds - {"mesh", "cloud"} or (kinds == {"mesh"} and "cells" not in each[0]):  # others are distinguished by their cells
         arrays["kind"] = np.frombuffer(domains[0].kind.encode(), np.uint8).astype(np.int64)
     return arrays
 

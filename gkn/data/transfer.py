@@ -49,3 +49,14 @@ def transferred(
 def interpolated(row: Tensor, source: Domain, target: Domain) -> Tensor:
     """Return one function (K,) of a domain at the points of another one."""
     return source.interpolate(row[:, None], target.points)[:, 0]
+
+
+def brought_together(
+    fields: Mapping[str, Any], inputs: Sequence[str], source: Domain | Sequence[Domain], target: Domain | Sequence[Domain]
+) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+    """Return all fields with the inputs moved from the points of `source` to those of `target`, and the groups of sensors."""
+    moved = transferred({name: fields[name] for name in inputs}, source, target)
+    groups: dict[str, tuple[str, ...]] = {}
+    if are_sensors(source):
+        groups = {name: tuple(each for each in moved if each.rpartition("_")[0] == name) for name in inputs}
+    return {**{name: given for name, given in fields.items() if name not in inputs}, **moved}, groups

@@ -246,8 +246,8 @@ class Mesh(Domain):
     def _interpolate(self, values: Tensor, at: Tensor) -> Tensor:
         """Interpolate linearly in the simplices."""
         low, high = self.points.amin(0), self.points.amax(0)
-        room = 0.1 * self.scale + (high - low)
-        near = at.clamp(low - room, high + room)  # far points are moved near, where squares do not overflow
+        margin = 0.1 * self.scale + (high - low)
+        near = at.clamp(low - margin, high + margin)  # far points are moved near, where squares do not overflow
         cell, share = self.locate(near, _GAP)
         node = self._middle_nodes(near)
         check_inside((cell >= 0) | (node >= 0), at, "interpolate", "the domain")

@@ -9,8 +9,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from gkn.data.dataset import Dataset, check_sample
+from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
+from gkn.data.sample import check_sample
 from gkn.geometry.domain import Domain
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import CANDIDATES, lumped

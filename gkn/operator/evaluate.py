@@ -10,10 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gkn.data.dataset import BadNumbers, Dataset, Sample, check_sample
+from gkn.data.dataset import Dataset
+from gkn.data.sample import BadNumbers, Sample, check_sample
 from gkn.graph.batches import Batches, relative
 from gkn.graph.rules import Rule
-from gkn.operator.operator import Operator, periods_for
+from gkn.operator.nodes import periods_for
+from gkn.operator.operator import Operator
 from gkn.operator.ways import Exact, How, Test
 
 NODES = 2**14  # at a time

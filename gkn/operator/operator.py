@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gkn.data.dataset import Dataset, Sample
+from gkn.data.dataset import Dataset
 from gkn.data.features import Features
 from gkn.data.normalizer import Normalizer
 from gkn.data.ranges import outside
+from gkn.data.sample import Sample
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
 from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
-from gkn.graph.neighbors import lumped
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import Model, model_from
 from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
+from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
 from gkn.operator.ways import Exact, How, Part, together
 from gkn.system.checks import check_finite
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
-Progress: TypeAlias = Callable[[int, int], None]
 FAR = 20  # standard deviations that an input may be away from the training data before a warning
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # query points at a time
 
@@ -126,17 +125,17 @@ class Operator:
         check_same_radius(model, self.rule.r if r is None else r)
         device = model.like.device
         encoded, periods = self._encode(sample.a, sample.x, "operator(sample): a"), periods_for(model, sample.domain)
-        nodes = _Nodes(sample.x.to(device), encoded, sample.weights.to(device), periods)
-        at = at if at is None or periods is None else _wrapped(at, sample.domain, periods)
+        nodes = Nodes(sample.x.to(device), encoded, sample.weights.to(device), periods)
+        at = at if at is None or periods is None else into_box(at, sample.domain, periods)
         queries = self._queries(sample, at, a)
         if queries is None and how.all_queries:
-            queries = _Queries(sample.x, lambda part: nodes.a[part])
+            queries = Queries(sample.x, lambda part: nodes.a[part])
         rng = rng or torch.Generator().manual_seed(0)
-        with torch.set_grad_enabled(differentiable), _evaluating(model):
+        with torch.set_grad_enabled(differentiable), evaluating(model):
             parts = [*how.parts(sample.domain, rng)]
             if queries is None or not model.at_queries:
                 return self._at_nodes(sample, nodes, parts, r, progress, queries)
-            report = _Report(progress, len(queries.x) * len(parts))
+            report = PointReport(progress, len(queries.x) * len(parts))
             total = self._zeros(len(queries.x))
             for part in parts:
                 some = nodes if part.nodes is None else nodes.take([part.nodes.to(device)], self.weighted)
@@ -148,14 +147,14 @@ class Operator:
     def _at_nodes(
         self,
         sample: Sample,
-        nodes: _Nodes,
+        nodes: Nodes,
         parts: list[Part],
         r: float | None,
         progress: Progress | None,
-        queries: _Queries | None,
+        queries: Queries | None,
     ) -> Tensor:
         """Predict every node by its own part; interpolate at query points, for models that answer at nodes only."""
-        total, report = self._zeros(len(nodes.x)), _Report(progress, len(nodes.x))
+        total, report = self._zeros(len(nodes.x)), PointReport(progress, len(nodes.x))
         for some in together(parts, LEAST_QUERIES):
             total = self._fill(total, some, nodes, r, report)
         u = self.outputs.decode(total, sample.x, sample.domain)
@@ -252,7 +251,7 @@ class Operator:
 
     def predict(self, batch: Batch) -> Tensor:
         """Return u on the nodes of a batch."""
-        with torch.no_grad(), _evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model):
             found = self.model(batch.graph, batch.x, batch.a, batch.weights if self.weighted else None)
             out: Tensor = found.to(batch.u.dtype) * batch.std + batch.mean
         return out
@@ -313,7 +312,7 @@ class Operator:
         wide = torch.promote_types(like.dtype, torch.float32)  # whatever autocast does inside
         return torch.zeros(count, self.model.out_channels, dtype=wide, device=like.device)
 
-    def _fill(self, total: Tensor, parts: list[Part], nodes: _Nodes, r: float | None, report: _Report) -> Tensor:
+    def _fill(self, total: Tensor, parts: list[Part], nodes: Nodes, r: float | None, report: PointReport) -> Tensor:
         """Predict each part's own nodes, all parts side by side, into `total`."""
         if parts[0].nodes is None:
             some, graph = nodes, self.rule.wrapped(nodes.x, None, r, nodes.periods)
@@ -330,7 +329,7 @@ class Operator:
         states = self.model.states(graph, some.x, some.a, weights, report.steps(sum(part.predicted for part in parts)))
         return total.index_copy(0, place, self.model.finish(states)[wanted].to(total.dtype))
 
-    def _graphs(self, nodes: _Nodes, parts: list[Tensor], r: float | None) -> Graph:
+    def _graphs(self, nodes: Nodes, parts: list[Tensor], r: float | None) -> Graph:
         """Return sub-graphs side by side; those of equal size are found together."""
         if len({len(part) for part in parts}) == 1:
             return self.rule.graphs_of(nodes.x[torch.stack(parts)], r, nodes.periods)
@@ -340,10 +339,10 @@ class Operator:
         self,
         total: Tensor,
         states: Any,
-        nodes: _Nodes,
-        queries: _Queries,
+        nodes: Nodes,
+        queries: Queries,
         r: float | None,
-        report: _Report,
+        report: PointReport,
     ) -> Tensor:
         """Add the answers to `total`, in chunks: the answer at one query point does not depend on the others."""
         chunk = max(LEAST_QUERIES, min(QUERIES, 2**24 // len(nodes.x)))
@@ -357,7 +356,7 @@ class Operator:
             report(len(x))
         return total + torch.cat(answers) if answers else total
 
-    def _queries(self, sample: Sample, at: Tensor | None, a: Tensor | None) -> _Queries | None:
+    def _queries(self, sample: Sample, at: Tensor | None, a: Tensor | None) -> Queries | None:
         if at is None:
             if a is not None:
                 raise ValueError("operator(sample, a=...): fields of queries without the queries; say where: at=points")
@@ -369,7 +368,7 @@ class Operator:
         check_finite(points, "operator(sample, at=...): points")
         if a is None:
             domain, fields = sample.domain, sample.a.cpu()
-            return _Queries(
+            return Queries(
                 points,
                 lambda part: self._encode(domain.interpolate(fields, points[part].cpu()), points[part], "interpolated a"),
             )
@@ -379,7 +378,7 @@ class Operator:
                 f"operator(..., a=...): shape {tuple(given.shape)}; needed ({len(points)}, {self.model.in_channels})"
             )
         encoded = self._encode(given, points, "operator(..., a=...)")
-        return _Queries(points, lambda part: encoded[part])
+        return Queries(points, lambda part: encoded[part])
 
     def _encode(self, a: Tensor, x: Tensor, name: str) -> Tensor:
         """Return fields normalised, in the network's type and on its device."""
@@ -393,74 +392,3 @@ def check_same_radius(model: Model, r: float | None) -> None:
     """Raise an error if a model with balls of one radius is given graphs of another."""
     if model.radius is not None and r != model.radius:
         raise ValueError(f"the balls of this {type(model).__name__} have radius {model.radius}, not {r}; needed the same")
-
-
-def periods_for(model: Model, domain: Domain) -> Tensor | None:
-    """Return the periods (d,) of a domain along the periodic axes of a model, inf for other axes; None if it has none."""
-    if not model.periodic:
-        return None
-    periods = domain.periods
-    if periods is None or not bool(torch.isfinite(periods[[*model.periodic]]).all()):
-        raise ValueError(
-            f"the axes {model.periodic} of this {type(model).__name__} are periodic, those of {domain.describe()} are not"
-        )
-    kept = torch.full_like(periods, torch.inf)
-    kept[[*model.periodic]] = periods[[*model.periodic]]
-    return kept
-
-
-def _wrapped(at: Tensor, domain: Domain, periods: Tensor) -> Tensor:
-    """Return query points moved by whole periods into the box of a domain."""
-    low, finite = domain.box[0].to(at.device), torch.isfinite(periods).to(at.device)
-    length = torch.where(finite, periods.to(at.device), 1.0)
-    return torch.where(finite, low + torch.remainder(at.double() - low, length), at.double())
-
-
-@dataclass(frozen=True, eq=False)
-class _Queries:
-    x: Tensor  # in the type it came in, on which ties at the radius depend
-    a: Callable[[slice], Tensor]  # computed when needed: any number of queries, in flat memory
-
-
-@dataclass(frozen=True, eq=False)
-class _Nodes:
-    x: Tensor
-    a: Tensor
-    weights: Tensor
-    periods: Tensor | None = None
-
-    def take(self, parts: list[Tensor], weighted: bool) -> _Nodes:
-        """Return the nodes of parts, one part after the other. If weights count, every node adds its own to the nearest."""
-        which = torch.cat(parts)
-        weights = torch.cat([lumped(self.x, self.weights, part) for part in parts]) if weighted else self.weights[which]
-        return _Nodes(self.x[which], self.a[which], weights, self.periods)
-
-
-class _Report:
-    """Calls `progress` with the number of points done, as points are carried through the steps of a network together."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def steps(self, points: int) -> Progress:
-        before = self.done
-
-        def step(done: int, of: int) -> None:
-            self(before + points * done // of - self.done)
-
-        return step
-
-    def __call__(self, more: int) -> None:
-        self.done += more
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)

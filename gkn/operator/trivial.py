@@ -7,7 +7,8 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from gkn.data.dataset import Dataset, Sample
+from gkn.data.dataset import Dataset
+from gkn.data.sample import Sample
 from gkn.operator.evaluate import Errors, relative_l2
 from gkn.operator.operator import Operator
 

@@ -21,9 +21,10 @@ from joblib.externals.loky import process_executor
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from gkn.data.dataset import BadNumbers, Dataset, Sample
+from gkn.data.dataset import Dataset
 from gkn.data.generate import WorkerLost, leave_stopping_to, make_dataset
 from gkn.data.problems import problem_named
+from gkn.data.sample import BadNumbers, Sample
 from gkn.geometry.grid import Grid
 from gkn.graph.rules import Rule
 from gkn.models import MODELS

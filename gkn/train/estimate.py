@@ -9,7 +9,7 @@ import torch
 
 from gkn.data.normalizer import Normalizer
 from gkn.graph.batches import Batches
-from gkn.operator.operator import periods_for
+from gkn.operator.nodes import periods_for
 from gkn.train.losses import loss_terms
 from gkn.train.setup import Setup
 

@@ -16,7 +16,8 @@ from gkn.graph.batches import Batches
 from gkn.models import Model, model_from
 from gkn.operator.checkpoint import Checkpoint
 from gkn.operator.evaluate import Errors, Judge, errors_of
-from gkn.operator.operator import Operator, periods_for
+from gkn.operator.nodes import periods_for
+from gkn.operator.operator import Operator
 from gkn.system.files import CorruptFile
 from gkn.train.prefetch import Prefetcher
 from gkn.train.progress import Progress, Report

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gkn.data.dataset import BadNumbers
+from gkn.data.sample import BadNumbers
 
 
 class Watch:

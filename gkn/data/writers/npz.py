@@ -11,8 +11,6 @@ import numpy as np
 from gkn.data.readers.arrays import cells_name, is_geometry
 from gkn.data.writers.format import Array, writer
 from gkn.geometry.domain import Domain
-from gkn.geometry.grid import Grid
-from gkn.geometry.mesh import Mesh
 
 
 @writer(".npz", reserved=is_geometry)
@@ -20,10 +18,10 @@ def npz_image(
     domain: Domain, fields: Mapping[str, Array], cell_data: Mapping[str, list[Array]], parameters: Mapping[str, float]
 ) -> bytes:
     geometry: dict[str, Array] = {"points": domain.points.numpy()}
-    if isinstance(domain, Mesh):
+    if domain.kind == "mesh":
         blocks = domain.cell_blocks()
         geometry |= {cells_name(kind, domain.dim, len(blocks)): np.asarray(corners) for kind, corners in blocks}
-    elif isinstance(domain, Grid):
+    elif domain.kind == "grid":
         geometry |= {f"grid_{name}": array.numpy() for name, array in domain.arrays().items()}
     else:
         geometry |= {name: array.numpy() for name, array in domain.arrays().items()}

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from gkn.data.dataset import Dataset, Sample
+from gkn.data.dataset import Dataset
 from gkn.data.problems import Darcy
+from gkn.data.sample import Sample
 from gkn.geometry.grid import Grid
 from gkn.operator.evaluate import relative_l2
 from gkn.pde import solve_darcy

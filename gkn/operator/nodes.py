@@ -1,0 +1,88 @@
+"""Nodes, query points and periods of one prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from gkn.geometry.domain import Domain
+from gkn.graph.neighbors import lumped
+from gkn.models import Model
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+def periods_for(model: Model, domain: Domain) -> Tensor | None:
+    """Return the periods (d,) of a domain along the periodic axes of a model, inf for other axes; None if it has none."""
+    if not model.periodic:
+        return None
+    periods = domain.periods
+    if periods is None or not bool(torch.isfinite(periods[[*model.periodic]]).all()):
+        raise ValueError(
+            f"the axes {model.periodic} of this {type(model).__name__} are periodic, those of {domain.describe()} are not"
+        )
+    kept = torch.full_like(periods, torch.inf)
+    kept[[*model.periodic]] = periods[[*model.periodic]]
+    return kept
+
+
+def into_box(at: Tensor, domain: Domain, periods: Tensor) -> Tensor:
+    """Return query points moved by whole periods into the box of a domain."""
+    low, finite = domain.box[0].to(at.device), torch.isfinite(periods).to(at.device)
+    length = torch.where(finite, periods.to(at.device), 1.0)
+    return torch.where(finite, low + torch.remainder(at.double() - low, length), at.double())
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    x: Tensor  # in the type it came in, on which ties at the radius depend
+    a: Callable[[slice], Tensor]  # computed when needed: any number of queries, in flat memory
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    x: Tensor
+    a: Tensor
+    weights: Tensor
+    periods: Tensor | None = None
+
+    def take(self, parts: list[Tensor], weighted: bool) -> Nodes:
+        """Return the nodes of parts, one part after the other. If weights count, every node adds its own to the nearest."""
+        which = torch.cat(parts)
+        weights = torch.cat([lumped(self.x, self.weights, part) for part in parts]) if weighted else self.weights[which]
+        return Nodes(self.x[which], self.a[which], weights, self.periods)
+
+
+class PointReport:
+    """Calls `progress` with the number of points done, as points are carried through the steps of a network together."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def steps(self, points: int) -> Progress:
+        before = self.done
+
+        def step(done: int, of: int) -> None:
+            self(before + points * done // of - self.done)
+
+        return step
+
+    def __call__(self, more: int) -> None:
+        self.done += more
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    was = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was)
