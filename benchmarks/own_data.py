@@ -2,7 +2,8 @@
 
     python -m benchmarks.own_data units                              the same samples in four units of length
     python -m benchmarks.own_data plates --dataset data/plates       examples/plate.py, imported: 548 to learn from, 50, 100
-    python -m benchmarks.own_data poisson3d --dataset data/poisson3d examples/poisson3d.py, imported
+    python -m benchmarks.own_data poisson3d --dataset data/poisson3d --out runs/poisson3d   examples/poisson3d.py, imported
+    python -m benchmarks.own_data large --dataset FILES --out runs/poisson3d                the same network on more nodes
 
 Finished cells are kept in results/own-data/NAME.json and not computed again.
 """
@@ -15,7 +16,9 @@ from pathlib import Path
 import torch
 
 from benchmarks import RESULTS, commit, machine
-from gkn import Cloud, Darcy, Dataset, fit, relative_l2
+from gkn import Cloud, Darcy, Dataset, Exact, Support, fit, load, relative_l2, save
+from gkn.data.readers import read_sample
+from gkn.operator.evaluate import relative_errors
 from gkn.operator.trivial import Mean, Nearest, trivial_errors
 from gkn.system.checks import device_named
 from gkn.system.machine import versions
@@ -147,9 +150,40 @@ def poisson3d(options):
         )
 
 
+def large(options):
+    """Answer with a trained operator on files of many nodes, write .vtu, and read it with meshlane."""
+    import resource
+
+    import meshlane
+
+    operator = load(options.out)
+    for path in sorted(options.dataset.glob("*.vtu")):
+        start = time.perf_counter()
+        given = read_sample(path)
+        count, read = len(given.domain), time.perf_counter() - start
+        how = Exact() if count < 60_000 else Support(min(20_000, max(8000, 2 * 10**9 // count)))
+        if str(count) in done("poisson3d-large"):
+            continue
+        start = time.perf_counter()
+        u = operator(operator.sample(given.domain, f=given.fields["f"]), how=how).double()
+        answered = time.perf_counter() - start
+        truth = given.fields["u"].double()[:, None]
+        error = float(relative_errors(u, truth, given.domain.weights[:, None], [(0, 1)])[0])
+        start = time.perf_counter()
+        out = options.out / f"answer-{count}.vtu"
+        save(out, given.domain, {"u": u[:, 0], "u_truth": truth[:, 0], "u_error": u[:, 0] - truth[:, 0]})
+        seconds = {"read": read, "answer": answered, "write": time.perf_counter() - start}
+        mesh = meshlane.read(out)
+        assert len(mesh.points) == count
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        found = {"error": error, "how": repr(how), "seconds": seconds, "peak GiB": memory, "fields": [*mesh.point_data]}
+        keep("poisson3d-large", str(count), found, options.command)
+        print(count, found, flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["units", "plates", "poisson3d"])
+    parser.add_argument("what", choices=["units", "plates", "poisson3d", "large"])
     parser.add_argument("--dataset", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None, help="Folder of the run, for poisson3d.")
     parser.add_argument("--size", default=None)
@@ -161,7 +195,7 @@ def main():
     options.device = device_named(options.device)
     options.command = f"python -m benchmarks.own_data {options.what}" + (f" --size {options.size}" if options.size else "")
     options.command += f" --epochs {options.epochs}" if options.epochs else ""
-    {"units": units, "plates": plates, "poisson3d": poisson3d}[options.what](options)
+    {"units": units, "plates": plates, "poisson3d": poisson3d, "large": large}[options.what](options)
 
 
 if __name__ == "__main__":
