@@ -61,7 +61,8 @@ def evaluate(options: EvalOptions) -> None:
     for k in options.every or [1]:
         some, learned = part.every(k), None if train is None else train.every(k)
         console.print(plain(_points(some)), soft_wrap=True)
-        found, trivial = judge(operator, some, learned, where_to.parent, what, chosen, options.r, options.seed)
+        way = {"how": chosen, "r": options.r, "seed": options.seed}
+        found, trivial = judge(operator, some, learned, where_to.parent, what, **way)
         beside = {name: each.json() for name, each in trivial.items()}
         rows.append(
             {"points": _points(some), "every": k, "how": repr(chosen), "r": options.r, **found.json(), "trivial": beside}

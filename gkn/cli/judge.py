@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -13,26 +14,19 @@ from gkn.operator.evaluate import Errors, relative_l2
 from gkn.operator.operator import Operator
 from gkn.operator.report import error_table, write_report
 from gkn.operator.trivial import compared, trivial_errors
-from gkn.operator.ways import Exact, Test
 
 
 def judge(
-    operator: Operator,
-    test: Dataset,
-    train: Dataset | None,
-    folder: Path,
-    what: str,
-    how: Test = Exact(),  # noqa: B008
-    r: float | None = None,
-    seed: int = 0,
+    operator: Operator, test: Dataset, train: Dataset | None, folder: Path, what: str, **way: Any
 ) -> tuple[Errors, dict[str, Errors]]:
     """Evaluate an operator, print its errors per field beside the trivial ones, and write report.html into a folder.
 
     train   the samples it learned from, if they are known
     what    a word for the samples that are evaluated, e.g. test
+    way     further options of `relative_l2`
     """
     with progress_bar("eval") as progress:
-        found = relative_l2(operator, test, how, r=r, seed=seed, progress=progress)
+        found = relative_l2(operator, test, **way, progress=progress)
     trivial = {} if train is None else trivial_errors(operator, train, test)
     header, rows = error_table(found, trivial)
     table = Table(*header, box=None, pad_edge=False)

@@ -275,9 +275,9 @@ class Dataset:
         if by is None:
             return [*range(len(self))]
         labels = [self.parameter(by, i) for i in range(len(self))] if isinstance(by, str) else [*by]
-        if len(labels) != len(self):
-            raise ValueError(f"Dataset.split(by=...): {len(labels)} labels for {len(self)} samples; needed one for each")
-        return labels
+        if len(labels) == len(self):
+            return labels
+        raise ValueError(f"Dataset.split(by=...): {len(labels)} labels for {len(self)} samples; needed one for each")
 
     def every(self, k: int) -> Dataset:
         """Return the same functions on every k-th node of each axis of their grid."""
@@ -311,7 +311,6 @@ class Dataset:
 
     @property
     def has_geometry(self) -> bool:
-        """True if features of the geometry are among the inputs."""
         return any(name.startswith(GEOMETRY) for name in self.inputs)
 
     def framed(self, frame: Frame) -> Dataset:
