@@ -244,3 +244,17 @@ def test_second_order_cells_keep_values_at_all_points(tmp_path):
     data = gkn.import_files([tmp_path / "a.vtu"])
     assert len(data.domain) == len(mesh)
     assert torch.equal(data[0].u[:, 0], u)
+
+
+def test_named_sets_are_inputs_where_meshes_differ(tmp_path):
+    for i in range(2):
+        mesh = meshes.box("triangle", 3 + i)
+        u = mesh.points[:, 0]
+        gkn.save(tmp_path / f"m{i}.vtu", mesh, {"u": u, "set:inlet": (u == 0).double(), "T": u})
+    said = []
+    data = gkn.import_files(tmp_path, report=said.append)
+    assert data.inputs == ("set:inlet",)
+    assert any("inputs by default, because the domains differ: set:inlet" in line for line in said)
+    assert any("not used: T" in line for line in said)
+    one = gkn.import_files([tmp_path / "m0.vtu"])
+    assert one.inputs == ()

@@ -32,6 +32,8 @@ from gkn.data.readers.report import describe
 from gkn.geometry.domain import Domain
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+SETS = ("set:", "region:")
+"""How the names of fields begin that mark named sets of nodes and regions. They describe the geometry."""
 _NAME_COLUMNS = ("file", "name", "sample")
 
 
@@ -109,13 +111,18 @@ def to_dataset(
         raise TypeError(f"outputs={outputs!r}, inputs={inputs!r}: needed lists of names")
     wanted = [*content.inputs] if inputs is None else [*inputs, *(n for n in content.table_inputs if n not in inputs)]
     wanted = [name for name in wanted if name not in outputs] if inputs is None else wanted
+    notes: list[str] = []
+    if isinstance(content.domain, list):
+        sets = [name for name in content.fields if name.startswith(SETS) and name not in (*wanted, *outputs)]
+        wanted += sets
+        if sets:
+            notes.append(f"inputs by default, because the domains differ: {', '.join(sets)}")
     both = [name for name in wanted if name in outputs]
     if both:
         raise ValueError(f"{both[0]!r} is named both as an input and as an output")
     if not content.fields and not content.input_fields:
         raise UnreadableFile(f"{_first_file(content)}: no fields in it, only points")
     chosen: dict[str, Any] = {}
-    notes: list[str] = []
     for name in (*wanted, *outputs):
         chosen[name] = _found(content, name, "output" if name in outputs else "input", notes)
     numbers = [name for name in outputs if name in content.parameters and name not in content.fields]
