@@ -74,7 +74,7 @@ def test_mat_without_smoothed_features_and_without_sol(arrays, tmp_path):
     assert dataset.inputs == ("a",)
     assert dataset.field("u").dtype == torch.float32  # kept as it came
     scipy.io.savemat(tmp_path / "y.mat", {"coeff": arrays["coeff"]})
-    with pytest.raises(ValueError, match="no field 'u' to be the output; it has a: name it with outputs"):
+    with pytest.raises(ValueError, match="no field 'u' to be the output; it has a: name one with outputs or --output"):
         import_files([tmp_path / "y.mat"])
 
 

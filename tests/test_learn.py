@@ -91,7 +91,7 @@ def test_eval_writes_a_table_and_json(data, trained, tmp_path):
     assert "a grid of 13 x 13" in said
     assert "a grid of 7 x 7" in said
     found = json.loads((trained / "eval.json").read_text())
-    operator, test = load(trained), Dataset.open(data).take([7, 8, 9])
+    operator, test = load(trained, best=True), Dataset.open(data).take([7, 8, 9])
     assert found["errors"][0]["each"] == relative_l2(operator, test).each.tolist()
     assert found["errors"][1]["mean"] == relative_l2(operator, test.every(2)).mean
     for how in (["partition"], ["support", "--l", 2], ["sampled"]):
@@ -100,13 +100,13 @@ def test_eval_writes_a_table_and_json(data, trained, tmp_path):
         )
         assert json.loads((tmp_path / "x.json").read_text())["errors"][0]["samples"] == 10
         assert "these samples include those that were learned from" in said
-    page = (trained / "report.html").read_text()
+    page = (trained / "report-validation.html").read_text()
     assert "mean of the training samples" in page
     assert page.count("data:image/png;base64,") == 4  # learning curves; worst, median and best answer
 
 
 def test_a_new_process_repeats_the_numbers_to_the_last_bit(data, trained, tmp_path):
-    here = relative_l2(load(trained), Dataset.open(data)).each.tolist()
+    here = relative_l2(load(trained, best=True), Dataset.open(data)).each.tolist()
     command = [
         sys.executable,
         "-m",
@@ -129,7 +129,7 @@ def test_predict_on_a_grid_and_on_a_mesh(data, trained, tmp_path):
     sample = Dataset.open(data)[9]
     save(tmp_path / "in.npz", sample.domain, {"a": sample.a[:, 0], "u": sample.u[:, 0]})
     said = run("predict", trained, "--input", tmp_path / "in.npz", "--out", tmp_path / "out.npz", "--device", "cpu")
-    operator = load(trained)
+    operator = load(trained, best=True)
     wanted = operator(operator.ready(Dataset.open(data))[9])[:, 0].double()
     domain, found = read_sample(tmp_path / "out.npz")
     assert domain == Grid(13)
@@ -155,7 +155,7 @@ def test_predict_at_points(data, trained, tmp_path):
     np.save(tmp_path / "p.npy", points)
     words = ["predict", trained, "--input", tmp_path / "in.npz", "--at", tmp_path / "p.npy", "--device", "cpu"]
     assert "u at 5 points" in run(*words, "--out", tmp_path / "out.npz")
-    operator = load(trained)
+    operator = load(trained, best=True)
     wanted = operator(operator.ready(Dataset.open(data))[9], at=torch.from_numpy(points))[:, 0].double()
     with np.load(tmp_path / "out.npz") as found:
         assert np.array_equal(found["u"], wanted.numpy())

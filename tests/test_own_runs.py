@@ -148,6 +148,18 @@ def test_inputs_parameters_and_units_outside_of_training_are_told():
     operator = gkn.fit(data, **QUICK)
     domain = data[0].domain
     assert operator.unusual(domain, {"load": 1.5}) == []
+    with pytest.warns(UserWarning, match="load is between 9 and 9, .*; do not trust the answer"):
+        operator.answer(domain, load=9.0)
+    with pytest.raises(KeyError, match="no input 'lod'; it needs load"):
+        operator.answer(domain, load=1.5, lod=2.0)
+    inside = domain.points[~domain.boundary][:1]
+    assert operator.answer(domain, load=1.5, at=inside)["displacement"].shape == (1, 2)
+    with pytest.raises(ValueError, match=r"outside the domain, the first is point 0 at \(1000\.0, 20\.0\)"):
+        operator.answer(domain, load=1.5, at=torch.tensor([[1000.0, 20.0]]))
+    with pytest.raises(ValueError, match=r"points of shape \(1, 3\); needed \(P, 2\)"):
+        operator.answer(domain, load=1.5, at=torch.zeros(1, 3))
+    with pytest.raises(TypeError, match=r"several are dataset\.take"):
+        data[0:3]
     assert operator.unusual(domain, {"load": 9.0})[0].startswith("load is between 9 and 9, in training it was between 1")
     metres = Mesh(domain.points / 1000, domain.cells)
     assert "is it the same unit of length?" in operator.unusual(metres, {"load": 1.5})[0]
@@ -222,6 +234,17 @@ def test_from_files_to_answers(tmp_path):
         "predict", tmp_path / "run", "--input", tmp_path / "files/p3.vtu", "--out", tmp_path / "x.vtu", "--set", "load=9"
     )
     assert "load is between 9 and 9" in said
+    said = run(*words, "--set", "lod=9", code=2)
+    assert "'lod' is no parameter of this operator; it has load" in said
+    gkn.save(tmp_path / "bare.vtu", given.domain, {})
+    words = ["predict", tmp_path / "run", "--input", tmp_path / "bare.vtu", "--out", tmp_path / "x.vtu"]
+    assert "bare.vtu: the operator needs the field 'load'" in run(*words, code=1)
+    (tmp_path / "table.csv").write_text("file,load\nbare,1.5\nother,2\n")
+    run(*words, "--parameters", tmp_path / "table.csv")
+    assert read_sample(tmp_path / "x.vtu").parameters == {"load": 1.5}
+    gkn.save(tmp_path / "solid.vtu", meshes.box("tetra", 2), {}, parameters={"load": 1.5})
+    words = ["predict", tmp_path / "run", "--input", tmp_path / "solid.vtu", "--out", tmp_path / "x.vtu"]
+    assert "in 3 dimensions; the operator was trained in 2" in run(*words, code=1)
     metres = Mesh(given.domain.points / 1000, given.domain.cells)
     gkn.save(tmp_path / "m.vtu", metres, {}, parameters=given.parameters)
     said = run("predict", tmp_path / "run", "--input", tmp_path / "m.vtu", "--out", tmp_path / "y.vtu")

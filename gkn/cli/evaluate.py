@@ -10,11 +10,10 @@ import typer
 
 from gkn.cli.judge import judge
 from gkn.cli.options import verb
-from gkn.cli.shell import Best, DatasetPath, Device, L, M, R, RunPath, console, plain, warn, way_named
+from gkn.cli.shell import Best, DatasetPath, Device, L, M, R, RunPath, console, load_chosen, plain, warn, way_named
 from gkn.data.dataset import Dataset, described
 from gkn.data.split import Split
 from gkn.operator.operator import Operator
-from gkn.operator.saved import load
 from gkn.system.checks import device_named
 from gkn.system.files import canonical, make_folder, write
 
@@ -39,7 +38,7 @@ class EvalOptions:
     last: Annotated[int | None, typer.Option(min=1, help="Use only this many samples, the last ones. By default all.")] = None
     first: Annotated[int | None, typer.Option(min=1, help="Of those, use only the first ones. By default all.")] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0
-    best: Best = False
+    best: Best = None
     out: Annotated[Path | None, typer.Option(help="The JSON file. By default eval.json in the run's folder.")] = None
     device: Device = "auto"
 
@@ -48,7 +47,7 @@ class EvalOptions:
 def evaluate(options: EvalOptions) -> None:
     """Evaluate an operator: relative l2 errors per field, at any resolution, beside those of trivial answers; and a report."""
     chosen = way_named(options.how, options.m, options.l)
-    operator = load(options.run, best=options.best, device=device_named(options.device))
+    operator = load_chosen(options.run, options.best, device_named(options.device))
     whole = Dataset.open(options.data)
     part, train, what = _chosen(operator, whole, options.on)
     if options.last is not None:
@@ -62,7 +61,7 @@ def evaluate(options: EvalOptions) -> None:
         some, learned = part.every(k), None if train is None else train.every(k)
         console.print(plain(_points(some)), soft_wrap=True)
         way = {"how": chosen, "r": options.r, "seed": options.seed}
-        found, trivial = judge(operator, some, learned, where_to.parent, what, **way)
+        found, trivial = judge(operator, some, learned, options.run, what, **way)
         beside = {name: each.json() for name, each in trivial.items()}
         rows.append(
             {"points": _points(some), "every": k, "how": repr(chosen), "r": options.r, **found.json(), "trivial": beside}

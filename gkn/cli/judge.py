@@ -27,8 +27,9 @@ def judge(
     """
     with progress_bar("eval") as progress:
         found = relative_l2(operator, test, **way, progress=progress)
-    trivial = {} if train is None else trivial_errors(operator, train, test)
-    header, rows = error_table(found, trivial)
+    known = train is not None and what not in ("train", "all")  # learned samples are their own nearest ones
+    trivial = trivial_errors(operator, train, test) if known and train is not None else {}
+    header, rows = error_table(found, trivial, test)
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(plain(cell) for cell in row))
@@ -37,6 +38,6 @@ def judge(
     warnings = compared(found, trivial)
     for text in warnings:
         warn(text)
-    report = write_report(folder, f"gkn: {folder.name}", operator, test, found, trivial, warnings)
+    report = write_report(folder, f"gkn: {folder.name}", operator, test, found, trivial, warnings, what)
     console.print(f"the report: {plain(report)}", soft_wrap=True)
     return found, trivial

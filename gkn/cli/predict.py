@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,14 +12,13 @@ import torch
 import typer
 
 from gkn.cli.options import verb
-from gkn.cli.shell import Best, Device, L, M, R, console, plain, progress_bar, settings, warn, way_named
+from gkn.cli.shell import Best, Device, L, M, R, console, load_chosen, plain, progress_bar, settings, warn, way_named
 from gkn.data import writers
-from gkn.data.readers import READERS, read_points, read_sample
+from gkn.data.readers import READERS, parameters_of, read_points, read_sample
 from gkn.geometry.cloud import Cloud
 from gkn.operator.evaluate import relative_errors
 from gkn.operator.operator import Operator
 from gkn.operator.pretrained import names, pretrained
-from gkn.operator.saved import load
 from gkn.operator.ways import How
 from gkn.system.checks import device_named
 
@@ -40,8 +40,12 @@ class PredictOptions:
     at: Annotated[
         Path | None, typer.Option(help="Query points: a .npy of (points, dimension). By default the input's points.")
     ] = None
+    parameters: Annotated[
+        Path | None, typer.Option(help="A .csv file with numbers of each file, as for `gkn data import`.")
+    ] = None
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=NUMBER", help="A parameter that the files do not have.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=NUMBER", help="A parameter that the files do not have, for all of them."),
     ] = None
     pretrained_: Annotated[
         str | None, typer.Option("--pretrained", help=f"An operator that comes with gkn: {', '.join(names()) or 'none'}.")
@@ -52,7 +56,7 @@ class PredictOptions:
     r: R = None
     sample: Annotated[int, typer.Option(min=0, help="Number of the sample, if the file has several.")] = 0
     repair: Annotated[bool, typer.Option(help="Drop flat cells and points that belong to no cell.")] = False
-    best: Best = False
+    best: Best = None
     device: Device = "auto"
 
 
@@ -76,7 +80,7 @@ def predict(options: PredictOptions) -> None:
 
 def _targets(options: PredictOptions) -> dict[Path, Path]:
     """Return the answer file of each input file."""
-    files = [Path(file) for given in options.input_ for file in (sorted(glob.glob(given)) if _pattern(given) else [given])]
+    files = [file for given in options.input_ for file in _files(given)]
     if not files:
         raise FileNotFoundError(f"{', '.join(options.input_)}: no such files")
     if len(files) == 1 and options.out.suffix:
@@ -96,8 +100,14 @@ def _targets(options: PredictOptions) -> dict[Path, Path]:
     return found
 
 
-def _pattern(given: str) -> bool:
-    return any(character in given for character in "*?[") and not Path(given).exists()
+def _files(given: str) -> list[Path]:
+    """Return the files that a path, a folder or a pattern stands for."""
+    path = Path(given)
+    if path.is_dir():
+        return sorted(each for each in path.iterdir() if each.suffix.lower() in READERS and each.suffix.lower() != ".csv")
+    if any(character in given for character in "*?[") and not path.exists():
+        return [Path(each) for each in sorted(glob.glob(given, recursive=True))]
+    return [path]
 
 
 def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, how: How, points: torch.Tensor | None) -> str:
@@ -105,13 +115,13 @@ def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, 
     known = operator.features
     outputs = {"u": (0, 1)} if known is None else known.output_fields
     given = read_sample(file, options.sample, options.repair, needed=None if known is None else known.given_fields)
-    numbers = {
-        **given.parameters,
-        **settings(options.set_ or [], dict.fromkeys(() if known is None else known.parameters, float)),
-    }
+    numbers = {**given.parameters, **_numbers(options, file, known.parameters if known is not None else ())}
     fields: dict[str, Any] = {**given.fields, **numbers}
     writers.check(out, [*given.fields, *outputs])
-    asked = operator.sample(given.domain, **fields)
+    try:
+        asked = operator.sample(given.domain, **fields)
+    except KeyError as missing:
+        raise KeyError(f"{file}: {missing.args[0]}; a number can be given by --set or --parameters") from missing
     for text in operator.unusual(given.domain, fields):
         warn(f"{file.name}: {text}; do not trust the answer")
     with progress_bar("predict") as progress:
@@ -126,7 +136,8 @@ def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, 
     for name, truth in truths.items():
         truth = truth[:, : answers[name].shape[1]] if truth.ndim == 2 else truth
         others |= {f"{name}_truth": truth, f"{name}_error": answers[name] - truth}
-    writers.save(out, given.domain, {**others, **answers}, given.cell_data if out.suffix == ".vtu" else None, numbers)
+    at_cells = {f"{name}_truth" if name in outputs else name: values for name, values in given.cell_data.items()}
+    writers.save(out, given.domain, {**others, **answers}, at_cells if out.suffix == ".vtu" else None, numbers)
     for name, truth in truths.items():
         start, stop = outputs[name]
         whole = truth.reshape(len(truth), -1)[:, : stop - start]
@@ -135,8 +146,19 @@ def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, 
     return text
 
 
+def _numbers(options: PredictOptions, file: Path, known: Sequence[str]) -> dict[str, float]:
+    """Return the numbers of `--parameters` and `--set` for one file."""
+    found = {} if options.parameters is None else parameters_of(options.parameters, file)
+    given = settings(options.set_ or [], dict.fromkeys(known, float))
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        text = f"{unknown[0]!r} is no parameter of this operator; it has {', '.join(known) or 'none'}"
+        raise typer.BadParameter(text, param_hint="--set")
+    return {**found, **given}
+
+
 def _operator(options: PredictOptions) -> Operator:
     device = device_named(options.device)
     if options.run is not None:
-        return load(options.run, best=options.best, device=device)
+        return load_chosen(options.run, options.best, device)
     return pretrained(options.pretrained_ or "", device=device)

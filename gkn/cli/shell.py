@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gkn.cli.console import console, errors, literal, plain, warn
+from gkn.operator.operator import Operator
+from gkn.operator.saved import OPERATOR, RUN, load
 from gkn.operator.ways import Exact, How, Partition, Sampled, Support
 
 __all__ = ["console", "errors", "literal", "plain", "warn"]  # re-exported
@@ -57,7 +59,16 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 R = Annotated[float | None, typer.Option("--r", help="Another radius than in training.")]
 M = Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph, for support, partition and sampled.")]
 L = Annotated[int, typer.Option("--l", min=1, help="Draws of nodes that are averaged.")]
-Best = Annotated[bool, typer.Option(help="Use the network with the smallest validation error, not the last one.")]
+Best = Annotated[
+    bool | None,
+    typer.Option("--best/--last", help="The network with the smallest validation error, or the last one. By default the best."),
+]
+
+
+def load_chosen(run: Path, best: bool | None, device: str) -> Operator:
+    """Load the best or the last network of a run; of one that is unfinished only if the best is asked for."""
+    finished = not (run / RUN).is_file() or (run / OPERATOR).is_dir()
+    return load(run, best=finished if best is None else best, device=device)
 
 
 @contextmanager

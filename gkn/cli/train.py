@@ -166,6 +166,7 @@ def train(options: TrainOptions) -> None:
         every = (options.every or [1])[0]
         best = load(options.out, best=True, device=device)
         what = "test" if split.test else "validation"
+        console.print("the best network, by the validation samples:" if split.validation else "the last network:")
         judge(best, whole.take(judged).every(every), whole.take(split.train).every(every), options.out, what)
 
 

@@ -202,6 +202,7 @@ class Dataset:
         return values if self._nodes is None else values[self._nodes]
 
     def __getitem__(self, i: int) -> Sample:
+        i = operator.index(i) if hasattr(i, "__index__") else _no_slice(i)
         place = self._index[self._position(i)]
         domain = self._source.domain(place) if self._domain is None else self._domain
         u = torch.stack([self.value(name, i) for name in self.outputs], -1)
@@ -444,6 +445,10 @@ class Dataset:
                 domains = None if one is not None else [self._source.domain(self._index[i]) for i in part]
                 prepared = storage.prepare_shard(folder, number, start, fields, domains)
                 manifest = storage.listing(folder, manifest, prepared)
+
+
+def _no_slice(given: Any) -> int:
+    raise TypeError(f"dataset[{given!r}]: needed the number of one sample; several are dataset.take([0, 1, 2])")
 
 
 def described(domain: Domain | None) -> str:

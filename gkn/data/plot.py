@@ -93,15 +93,16 @@ def draw_answers(
     for row, (name, domain, a, truth, found, error) in enumerate(rows):
         low, high = float(truth.min()), float(truth.max())
         most = max(float(error.abs().max()), 1e-300)
+        vector = name.startswith("|")  # the difference of vectors is shown by its length
         parts = [
             (_shown(given), a, float(a.min()), float(a.max()), "cividis"),
             ("truth", truth, low, high, "viridis"),
             ("answer", found, low, high, "viridis"),
-            ("answer - truth", error, -most, most, "PuOr"),
+            ("|answer - truth|", error, 0.0, most, "magma_r") if vector else ("answer - truth", error, -most, most, "PuOr"),
         ]
         for axis, (what, values, least, largest, colours) in zip(axes[row], parts, strict=True):
             drawn = draw(axis, domain, values, least, largest, colours)
-            axis.set_title(what if row == 0 else "", fontsize=10)
+            axis.set_title(what if row == 0 or "truth|" in what else "", fontsize=10)
             if drawn is None:
                 continue
             bar = figure.colorbar(drawn, ax=axis, shrink=0.85, pad=0.02)

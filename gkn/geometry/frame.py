@@ -51,6 +51,8 @@ class Frame:
         """Return points (P, d) in the frame, in float64; unchanged if the frame is the identity."""
         if self.is_identity:
             return x
+        if x.ndim != 2 or x.shape[1] != len(self.shift):
+            raise ValueError(f"points of shape {tuple(x.shape)}; needed (P, {len(self.shift)})")
         shift = torch.tensor(self.shift, dtype=torch.float64, device=x.device)
         return (x.double() - shift) / self.scale
 
@@ -64,6 +66,8 @@ class Frame:
         """Return a domain in the frame."""
         if self.is_identity:
             return domain
+        if domain.dim != len(self.shift):
+            raise ValueError(f"{domain.describe()} in {domain.dim} dimensions; the operator was trained in {len(self.shift)}")
         return domain.mapped(torch.tensor(self.shift, dtype=torch.float64), self.scale)
 
     def json(self) -> dict[str, Any]:

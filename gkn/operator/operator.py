@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from gkn.models import Model, model_from
 from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
 from gkn.operator.ways import Exact, How, Part, together
-from gkn.system.checks import check_finite
+from gkn.system.checks import OutsideDomain, check_finite
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
@@ -207,9 +208,21 @@ class Operator:
         known = None if self.features is None else self.features.frame
         return Frame.identity(self.model.dim) if known is None else known
 
-    def answer(self, domain: Domain, /, **given: Any) -> dict[str, NDArray[Any]]:
-        """Return the outputs on the points of a domain as plain arrays by name: (K,), vectors as (K, c)."""
-        return self.named(self(self.sample(domain, **given)))
+    def answer(
+        self, domain: Domain, /, *, at: Any = None, input_domain: Domain | None = None, **given: Any
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outputs on the points of a domain, or at points (P, d), as plain arrays by name: (P,), vectors as (P, c).
+
+        given   input fields (K,), vectors (K, c), and numbers by name. Warns if they are outside of the training range
+        """
+        known = self.features
+        unknown = [] if known is None else [name for name in given if name not in (*known.given, *known.given_fields)]
+        if unknown and known is not None:
+            raise KeyError(f"the operator has no input {unknown[0]!r}; it needs {', '.join(known.given_fields) or 'none'}")
+        sample = self.sample(domain, input_domain=input_domain, **given)
+        for text in self.unusual(domain, given) if input_domain is None else ():
+            warnings.warn(f"{text}; do not trust the answer", stacklevel=2)
+        return self.named(self(sample, at))
 
     def unusual(self, domain: Domain, given: Mapping[str, Any]) -> list[str]:
         """Return sentences about inputs, parameters and points outside of the ranges of the training data.
@@ -368,10 +381,15 @@ class Operator:
         check_finite(points, "operator(sample, at=...): points")
         if a is None:
             domain, fields = sample.domain, sample.a.cpu()
-            return Queries(
-                points,
-                lambda part: self._encode(domain.interpolate(fields, points[part].cpu()), points[part], "interpolated a"),
-            )
+
+            def interpolated(part: slice) -> Tensor:
+                try:
+                    found = domain.interpolate(fields, points[part].cpu())
+                except OutsideDomain as error:
+                    raise error.at(self.frame.back(points[part].cpu())) from None  # in the user's unit
+                return self._encode(found, points[part], "interpolated a")
+
+            return Queries(points, interpolated)
         given = torch.as_tensor(a)
         if given.shape != (len(points), self.model.in_channels):
             raise ValueError(

@@ -29,13 +29,15 @@ def write_report(
     errors: Errors,
     trivial: Mapping[str, Errors],
     warnings: Sequence[str] = (),
+    what: str = "test",
 ) -> Path:
-    """Write report.html into a folder and return its path.
+    """Write report.html into a folder and return its path; for samples other than the test samples, report-WHAT.html.
 
     dataset    the samples that were evaluated, as they were given
     errors     of the operator on them
     trivial    of trivial answers on them, by name
     warnings   sentences that are shown first
+    what       a word for the samples: test, validation, train, all or given
     """
     from gkn.data.plot import save_figure, show_losses
 
@@ -43,8 +45,8 @@ def write_report(
     for text in warnings:
         page.text(f"Warning: {text}.")
     page.text(f"{operator!r}", small=True)
-    page.heading(f"Relative l2 error on {len(dataset)} samples that were not learned from")
-    page.table(*error_table(errors, trivial))
+    page.heading(f"Relative l2 error on {len(dataset)} {what} samples")
+    page.table(*error_table(errors, trivial, dataset))
     page.text(
         "|answer - truth| / |truth|, with norms that are integrals over the domain; a vector counts as one field. Below each "
         "field: what trivial answers have.",
@@ -58,21 +60,23 @@ def write_report(
         page.picture(folder / "learning.png", "training loss and validation error over epochs")
     order = errors.each.argsort()
     chosen = {"worst": order[-1], "median": order[len(order) // 2], "best": order[0]}
-    for what, place in chosen.items():
+    for which, place in chosen.items():
         i = int(place)
-        page.heading(f"The {what} answer: sample {dataset.number(i)}, error {float(errors.each[i]):.4f}")
-        picture = folder / f"{what}.png"
+        page.heading(f"The {which} answer: sample {dataset.number(i)}, error {float(errors.each[i]):.4f}")
+        picture = folder / f"{which}.png"
         save_figure(draw_sample(operator, dataset, i), picture)
         page.picture(picture, f"inputs, truth, answer and difference of sample {dataset.number(i)}")
     page.heading("Settings and machine")
     recipe = operator.about.get("recipe")
     page.code(f"{operator.model.config()}\n{operator.rule}\n{recipe}\n{machine()}\n{versions()}")
-    path = folder / "report.html"
+    path = folder / ("report.html" if what == "test" else f"report-{what}.html")
     page.write(path)
     return path
 
 
-def error_table(errors: Errors, trivial: Mapping[str, Errors]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def error_table(
+    errors: Errors, trivial: Mapping[str, Errors], dataset: Dataset
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows of a table: each field, and below it the trivial answers."""
     rows = []
     for name in errors.by_field:
@@ -80,7 +84,7 @@ def error_table(errors: Errors, trivial: Mapping[str, Errors]) -> tuple[tuple[st
             each = found.by_field[name]
             worst = int(each.argmax())
             numbers = (f"{float(x):.4f}" for x in (each.mean(), each.median(), each[worst]))
-            rows.append((what, *numbers, str(worst)))
+            rows.append((what, *numbers, str(dataset.number(worst))))
     return ("field", "mean", "median", "worst", "of sample"), rows
 
 

@@ -64,11 +64,23 @@ def check_device(device: str) -> str:
     return kind
 
 
+class OutsideDomain(ValueError):
+    """Some points lie outside of a domain."""
+
+    def __init__(self, inside: Tensor, points: Tensor, name: str, where: str) -> None:
+        self.inside, self.name, self.where = inside, name, where
+        first = int((~inside).nonzero()[0])
+        super().__init__(
+            f"{name}: {int((~inside).sum())} of {len(points)} points lie outside {where}, the first is point {first} at "
+            f"{tuple(float(f'{v:.6g}') for v in points[first].tolist())}"
+        )
+
+    def at(self, points: Tensor) -> OutsideDomain:
+        """Return the same error for the same points in other coordinates."""
+        return OutsideDomain(self.inside, points, self.name, self.where)
+
+
 def check_inside(inside: Tensor, points: Tensor, name: str, where: str) -> None:
     """Raise an error that names the first point for which the mask `inside` is False."""
     if not inside.all():
-        first = int((~inside).nonzero()[0])
-        raise ValueError(
-            f"{name}: {int((~inside).sum())} of {len(points)} points lie outside {where}, the first is point {first} at "
-            f"{tuple(round(v, 6) for v in points[first].tolist())}"
-        )
+        raise OutsideDomain(inside, points, name, where)

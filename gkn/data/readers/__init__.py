@@ -14,7 +14,7 @@ from gkn.data.readers.format import (
     read_file,
     reader,
 )
-from gkn.data.readers.importing import FileSample, import_files, read_files, read_sample, to_dataset
+from gkn.data.readers.importing import FileSample, import_files, parameters_of, read_files, read_sample, to_dataset
 from gkn.data.readers.npz import read_points
 from gkn.data.readers.report import describe
 
@@ -33,6 +33,7 @@ __all__ = [
     "mat",
     "mesh",
     "npz",
+    "parameters_of",
     "pt",
     "read_file",
     "read_files",

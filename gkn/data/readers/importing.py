@@ -29,6 +29,7 @@ from gkn.data.readers.format import (
 )
 from gkn.data.readers.join import joined
 from gkn.data.readers.report import describe
+from gkn.geometry.cloud import Cloud
 from gkn.geometry.domain import Domain
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -159,7 +160,9 @@ def _found(content: Content, name: str, role: str, notes: list[str]) -> Field:
     if lone:
         raise UnreadableFile(f"{_first_file(content)}: of the vector {name!r} there is {', '.join(lone)} only")
     known = ", ".join([*content.fields, *content.input_fields, *content.parameters])
-    raise ValueError(f"{_first_file(content)}: no field {name!r} to be the {role}; it has {known}: name it with {role}s")
+    raise ValueError(
+        f"{_first_file(content)}: no field {name!r} to be the {role}; it has {known}: name one with {role}s or --{role}"
+    )
 
 
 def _moved(content: Content, name: str, notes: list[str]) -> Tensor:
@@ -234,6 +237,12 @@ def _listed(paths: Paths, table: Path | None) -> Iterator[Path]:
 # --- tables of parameters
 
 
+def parameters_of(table: Path, file: Path) -> dict[str, float]:
+    """Return the numbers of one file in a table of parameters."""
+    content = Content(Cloud([[0.0]]), {}, sources=(str(file),))
+    return {name: float(values[0]) for name, values in _table(table, content).items()}
+
+
 def _table(path: Path, content: Content) -> dict[str, Tensor]:
     """Return the columns of numbers of a table, in the order of the samples."""
     if not path.is_file():
@@ -271,8 +280,11 @@ def _matched(path: Path, names: list[str], sources: Sequence[str]) -> Array:
             raise UnreadableFile(f"{path}: {name!r} has two lines")
         lines[name] = i
     order = []
+    stems = [Path(source).name for source in sources]
     for source in sources:
         file = Path(source)
+        if stems.count(file.name) > 1 and source not in lines:
+            raise UnreadableFile(f"{path}: several files are called {file.name}; name them with their folders, as {source}")
         line = next((lines[each] for each in (source, file.name, file.stem) if each in lines), None)
         if line is None:
             raise UnreadableFile(f"{path}: no line for {source}")
