@@ -98,7 +98,7 @@ def test_missing_fields_name_their_file(tmp_path):
     for name in ("k", "v", "Re"):
         with pytest.raises(UnreadableFile, match=rf"2\.npz: no field or parameter '{name}', which other files have"):
             import_files(tmp_path, inputs=[name])
-    with pytest.raises(ValueError, match="no field 'q' to be the input; it has u: name it with inputs"):
+    with pytest.raises(ValueError, match="no field 'q' to be the input; it has u: name one with inputs or --input"):
         import_files(tmp_path, inputs=["q"])
     with pytest.raises(UnreadableFile, match=r"2\.npz: of the vector 'v' there is v_x only"):
         import_files(tmp_path / "2.npz", inputs=["v"])
@@ -167,8 +167,11 @@ def test_names_that_are_numbers(tmp_path):
 
 def test_a_table_among_the_files(runs):
     (runs / "params.csv").write_text("file,Re\nrun1,1\n")
+    content = read_files(runs)
+    assert "not read: params.csv; a table of numbers per file is given with --parameters" in content.notes
+    assert len(content) == len(read_files(runs / "run*.npz"))
     with pytest.raises(UnreadableFile, match=r"params\.csv: columns Re, file; needed .* is given with --parameters"):
-        read_files(runs)
+        read_files(runs / "params.csv")
 
 
 def test_parameters_by_order(runs):

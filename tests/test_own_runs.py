@@ -230,9 +230,8 @@ def test_from_files_to_answers(tmp_path):
     assert np.array_equal(answer.cell_data["part"][0], given.cell_data["part"][0])
     assert answer.parameters == given.parameters
     assert torch.equal(answer.fields["unused"], given.fields["unused"])
-    said = run(
-        "predict", tmp_path / "run", "--input", tmp_path / "files/p3.vtu", "--out", tmp_path / "x.vtu", "--set", "load=9"
-    )
+    words = ["predict", tmp_path / "run", "--input", tmp_path / "files/p3.vtu", "--out", tmp_path / "x.vtu"]
+    said = run(*words, "--set", "load=9")
     assert "load is between 9 and 9" in said
     said = run(*words, "--set", "lod=9", code=2)
     assert "'lod' is no parameter of this operator; it has load" in said

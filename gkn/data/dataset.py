@@ -201,7 +201,7 @@ class Dataset:
         values = self._source.read(name, self._index[self._position(i)])
         return values if self._nodes is None else values[self._nodes]
 
-    def __getitem__(self, i: int) -> Sample:
+    def __getitem__(self, i: Any) -> Sample:
         i = operator.index(i) if hasattr(i, "__index__") else _no_slice(i)
         place = self._index[self._position(i)]
         domain = self._source.domain(place) if self._domain is None else self._domain

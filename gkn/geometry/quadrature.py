@@ -23,7 +23,7 @@ _BALL = {1: 2.0, 2: math.pi, 3: 4 * math.pi / 3}  # measure of the unit ball
 def point_weights(points: Float[Tensor, "K d"]) -> Float[Tensor, " K"]:
     """Return the share of each point in the region the points fill.
 
-    1-D: half the gaps to the neighbours. 2-D and 3-D: the share of the simplices of a Delaunay triangulation, without those
+    1-D: half the gaps to the neighbours. 2-D and 3-D: its share of the simplices of a Delaunay triangulation, without those
     much longer than the spacing of the points, so that holes and notches stay empty. If the points cannot be triangulated, or
     are more than 300,000: the volume of a ball through the nearest neighbours. Points that coincide share their weight.
     """
@@ -65,11 +65,31 @@ def _triangulated(x: Array) -> Array | None:
     longest = np.max([np.sqrt(((corners[:, i] - corners[:, j]) ** 2).sum(1)) for i, j in pairs], 0)
     kept = longest <= _LONGEST * spacing[cells].max(1)
     volumes = np.abs(sizes(corners[kept]))
-    weights = np.bincount(cells[kept].reshape(-1), np.repeat(volumes / (dim + 1), dim + 1), len(x))
+    shares = _dual_areas(corners[kept], volumes) if dim == 2 else np.repeat(volumes[:, None] / (dim + 1), dim + 1, 1)
+    weights = np.bincount(cells[kept].reshape(-1), shares.reshape(-1), len(x))
     if not volumes.sum() > 1e-12 * np.prod(x.max(0)) or not weights.any():
         return None
     weights[weights == 0] = np.median(weights[weights > 0])  # a point apart from all others
     return weights
+
+
+def _dual_areas(corners: Array, areas: Array) -> Array:
+    """Return the part (C, 3) of each triangle that is nearest to each of its corners; of obtuse ones half is the obtuse corner's.
+
+    Unlike thirds of the areas, these do not depend on which diagonal of a rectangle the triangulation took, which rounding decides
+    for points on a lattice. They add up to the areas.
+    """
+    edges = np.stack([corners[:, (i + 2) % 3] - corners[:, (i + 1) % 3] for i in range(3)], 1)  # opposite to each corner
+    squares = (edges**2).sum(2)
+    # Dot product of the two edges that meet at a corner; its ratio to twice the area is the cotangent of the angle there.
+    cosine = np.stack([-(edges[:, (i + 1) % 3] * edges[:, (i + 2) % 3]).sum(1) for i in range(3)], 1)
+    cotangent = cosine / np.maximum(2 * areas, np.finfo(float).tiny)[:, None]
+    product = squares * cotangent
+    nearest = np.stack([product[:, (i + 1) % 3] + product[:, (i + 2) % 3] for i in range(3)], 1) / 8
+    blunt = cosine < 0
+    halves = np.where(blunt, areas[:, None] / 2, areas[:, None] / 4)
+    out: Array = np.where(blunt.any(1)[:, None], halves, nearest)
+    return out
 
 
 def _balls(x: Array) -> Array:

@@ -80,6 +80,10 @@ def read_files(paths: Paths, options: ReadOptions | None = None, parameters: str
     if not files:
         raise ValueError("no file to import was given")
     content = joined([read_file(path, options or ReadOptions()) for path in files])
+    left = [each.name for each in _tables_beside(files) if parameters is None or each.resolve() != Path(parameters).resolve()]
+    if left:
+        note = f"not read: {', '.join(left)}; a table of numbers per file is given with --parameters"
+        content = replace(content, notes=(*content.notes, note))
     if parameters is None:
         return content
     columns = _table(Path(parameters), content)
@@ -213,8 +217,8 @@ def _listed(paths: Paths, table: Path | None) -> Iterator[Path]:
         if path.is_dir():
             found = [each for each in path.iterdir() if each.is_file() and each.suffix.lower() in READERS]
             found = [each for each in found if table is None or each.resolve() != table.resolve()]
-            tables = [each for each in found if each.suffix.lower() == ".csv"]
-            if len(tables) < len(found):  # beside files of results, a .csv is a table of parameters
+            tables = [each for each in found if _is_table(each)]
+            if len(tables) < len(found):
                 found = [each for each in found if each not in tables]
             # A .pvd lists other files of the folder, which are not to be read twice.
             lists = [each for each in found if each.suffix.lower() == ".pvd"]
@@ -232,6 +236,20 @@ def _listed(paths: Paths, table: Path | None) -> Iterator[Path]:
             yield from sorted(matches, key=lambda each: natural(str(each)))
         else:
             yield path
+
+
+def _is_table(path: Path) -> bool:
+    """True for a .csv file without a column x: numbers per file, and no points."""
+    if path.suffix.lower() != ".csv":
+        return False
+    with open(path, errors="replace") as file:
+        return "x" not in re.split(r"[\s,;\"]+", file.readline(10_000).lower().lstrip("\ufeff"))
+
+
+def _tables_beside(files: Sequence[Path]) -> list[Path]:
+    """Return the tables in the folders of some files that are not among them."""
+    folders = {path.parent for path in files}
+    return sorted(each for folder in folders for each in folder.glob("*.csv") if each not in files and _is_table(each))
 
 
 # --- tables of parameters
@@ -318,7 +336,7 @@ def read_sample(
     Inputs that the file gives on other points are interpolated to the points of the other fields.
     """
     content = read_file(Path(path), ReadOptions(repair=repair))
-    count = len(content) if content.fields or content.parameters or content.input_fields else 0
+    count = len(content)
     if not 0 <= sample < count:
         raise UnreadableFile(f"{path}: no sample {sample} in it, it has {count}")
     notes: list[str] = []
