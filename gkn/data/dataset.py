@@ -202,7 +202,6 @@ class Dataset:
         return values if self._nodes is None else values[self._nodes]
 
     def __getitem__(self, i: Any) -> Sample:
-        i = operator.index(i) if hasattr(i, "__index__") else _no_slice(i)
         place = self._index[self._position(i)]
         domain = self._source.domain(place) if self._domain is None else self._domain
         u = torch.stack([self.value(name, i) for name in self.outputs], -1)
@@ -225,7 +224,9 @@ class Dataset:
         """Compare every file of a dataset on disk with its hash; return a list of problems."""
         return self._source.damaged()
 
-    def _position(self, i: int) -> int:
+    def _position(self, i: Any) -> int:
+        if isinstance(i, slice):
+            raise TypeError("dataset[...]: needed the number of one sample; several are dataset.take([0, 1, 2])")
         if not -len(self) <= i < len(self):
             raise IndexError(f"sample {i} of a dataset of {len(self)}")
         return i % len(self)
@@ -372,9 +373,7 @@ class Dataset:
         from gkn.data.plot import draw_dataset, save_figure
 
         figure = draw_dataset(self, samples)
-        if path is not None:
-            save_figure(figure, Path(path))
-        return figure
+        return figure if path is None else save_figure(figure, Path(path))
 
     @property
     def smoothing(self) -> list[tuple[str, float]]:
@@ -445,10 +444,6 @@ class Dataset:
                 domains = None if one is not None else [self._source.domain(self._index[i]) for i in part]
                 prepared = storage.prepare_shard(folder, number, start, fields, domains)
                 manifest = storage.listing(folder, manifest, prepared)
-
-
-def _no_slice(given: Any) -> int:
-    raise TypeError(f"dataset[{given!r}]: needed the number of one sample; several are dataset.take([0, 1, 2])")
 
 
 def described(domain: Domain | None) -> str:

@@ -57,10 +57,12 @@ def draw_dataset(dataset: Dataset, samples: int = 4, title: str = "") -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, out: Path) -> None:
+def save_figure(figure: Figure, out: Path) -> Figure:
+    """Save a figure, close it, and return it."""
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=160)
     plt.close(figure)
+    return figure
 
 
 def save_twice(figure: Figure, stem: Path) -> None:

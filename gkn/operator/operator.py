@@ -175,9 +175,7 @@ class Operator:
         from gkn.operator.report import draw_sample
 
         figure = draw_sample(self, dataset, i)
-        if path is not None:
-            save_figure(figure, Path(path))
-        return figure
+        return figure if path is None else save_figure(figure, Path(path))
 
     def ready(self, dataset: Dataset) -> Dataset:
         """Return the dataset with the fields this operator takes and gives, smoothed ones included."""
