@@ -161,7 +161,7 @@ def large(options):
         start = time.perf_counter()
         given = read_sample(path)
         count, read = len(given.domain), time.perf_counter() - start
-        how = Exact() if count < 60_000 else Support(min(20_000, max(8000, 2 * 10**9 // count)))
+        how = Exact() if count < 60_000 else Support(20_000 if count < 500_000 else 4000)
         if str(count) in done("poisson3d-large"):
             continue
         start = time.perf_counter()

@@ -229,7 +229,7 @@ class Dataset:
             raise TypeError("dataset[...]: needed the number of one sample; several are dataset.take([0, 1, 2])")
         if not -len(self) <= i < len(self):
             raise IndexError(f"sample {i} of a dataset of {len(self)}")
-        return i % len(self)
+        return int(i) % len(self)
 
     def _known(self, name: str) -> None:
         if name not in self.names and not {*self.groups.get(name, ("",))} <= {*self.names}:

@@ -74,10 +74,10 @@ def _triangulated(x: Array) -> Array | None:
 
 
 def _dual_areas(corners: Array, areas: Array) -> Array:
-    """Return the part (C, 3) of each triangle that is nearest to each of its corners; of obtuse ones half is the obtuse corner's.
+    """Return the part (C, 3) of each triangle that is nearest to each of its corners. They add up to the areas.
 
-    Unlike thirds of the areas, these do not depend on which diagonal of a rectangle the triangulation took, which rounding decides
-    for points on a lattice. They add up to the areas.
+    The obtuse corner of a triangle gets half of it. Unlike thirds of the areas, these parts do not depend on which diagonal of
+    a rectangle the triangulation took. For points on a lattice rounding decides that.
     """
     edges = np.stack([corners[:, (i + 2) % 3] - corners[:, (i + 1) % 3] for i in range(3)], 1)  # opposite to each corner
     squares = (edges**2).sum(2)
@@ -86,9 +86,9 @@ def _dual_areas(corners: Array, areas: Array) -> Array:
     cotangent = cosine / np.maximum(2 * areas, np.finfo(float).tiny)[:, None]
     product = squares * cotangent
     nearest = np.stack([product[:, (i + 1) % 3] + product[:, (i + 2) % 3] for i in range(3)], 1) / 8
-    blunt = cosine < 0
+    blunt: Array = cosine < 0
     halves = np.where(blunt, areas[:, None] / 2, areas[:, None] / 4)
-    out: Array = np.where(blunt.any(1)[:, None], halves, nearest)
+    out: Array = np.where(blunt.any(axis=1, keepdims=True), halves, nearest)
     return out
 
 
