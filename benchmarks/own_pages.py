@@ -85,8 +85,8 @@ def poisson():
         )
     picture = "![f, truth, answer and difference on 10^6 nodes, the middle slice](poisson3d-million.png)"
     note = (
-        "Trained on 120 meshes of about 2300 nodes. The larger meshes are structured. Support(m) answers from m random nodes, a "
-        "worse quadrature than the nodes of a mesh. Seconds of answers are on two cores beside other work."
+        "Trained on 120 meshes of about 2300 nodes. The larger meshes are structured. Support(m) answers from m random nodes, "
+        "a worse quadrature than the nodes of a mesh. Seconds of answers are on two cores beside other work."
     )
     return "\n\n".join([table(("nodes", "error", "seconds", ""), rows), note, picture, facts({**found, **large})])
 
