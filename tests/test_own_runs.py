@@ -9,6 +9,7 @@ import torch
 import gkn
 from gkn import Dataset, Grid, Mesh, load
 from gkn.data.split import Split
+from gkn.operator.checkpoint import Checkpoints
 from gkn.operator.evaluate import Judge
 from gkn.train.ranks import Stopped
 from tests import meshes, tiny
@@ -91,6 +92,12 @@ def test_the_best_of_an_unfinished_run(tmp_path):
         load(tmp_path / "run")
     best = load(tmp_path / "run", best=True)
     assert best.about["metrics"]["epoch"] in (2, 4)
+    checkpoints = Checkpoints(tmp_path / "run/checkpoints")
+    newest = checkpoints.newest()[0]
+    step = newest.state["best"]["step"]
+    assert step < newest.step
+    for name, x in best.model.state_dict().items():
+        assert torch.equal(x, checkpoints.load(step).tensors[f"model/{name}"])
     whole = tiny.run(tmp_path / "run", warn=print)
     sample = tiny.data()[1][0]
     assert not torch.equal(best(sample), whole(sample))
