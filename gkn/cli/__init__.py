@@ -49,9 +49,10 @@ class Verbs(TyperGroup):
 
 def command_of(name: str) -> Any:
     """Import the module of a verb and return its command."""
-    # Threads that wait for work must not keep the cores busy: two runs on one machine would slow each other down tenfold.
-    # This has to be said before torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that wait for work must not keep the cores busy for long: two runs on one machine would slow each other down
+    # tenfold. Threads that sleep at once make a run on a quiet machine slower by half. Read when torch is imported.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     module, function, _ = VERBS[name]
     found = getattr(import_module(module), function)
     from gkn.system.memory import keep_freed
