@@ -61,12 +61,19 @@ def test_help():
     assert "darcy-mesh" in run("data", "make", "--help")
 
 
+def commands(command):
+    return [each for one in getattr(command, "commands", {}).values() for each in commands(one)] or [command]
+
+
+def test_no_two_options_of_a_verb_have_one_name():
+    """Of two options with one name, only one can be given, without a word."""
+    for command in [one for name in VERBS for one in commands(command_of(name))]:
+        names = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+        assert [name for name in {*names} if names.count(name) > 1] == [], command.name
+
+
 def test_help_says_all_that_is_written():
     """Square brackets would be taken for markup, and left out."""
-
-    def commands(command):
-        return [each for one in getattr(command, "commands", {}).values() for each in commands(one)] or [command]
-
     found = [parameter for name in VERBS for one in commands(command_of(name)) for parameter in one.params]
     assert len(found) > 80
     assert [each.name for each in found if "[" in (getattr(each, "help", None) or "")] == []

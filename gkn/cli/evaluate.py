@@ -35,8 +35,9 @@ class EvalOptions:
     l: L = 1
     r: R = None
     every: Annotated[list[int] | None, typer.Option(min=1, help="Every k-th node of a grid; may be repeated.")] = None
-    last: Annotated[int | None, typer.Option(min=1, help="Use only this many samples, the last ones. By default all.")] = None
-    first: Annotated[int | None, typer.Option(min=1, help="Of those, use only the first ones. By default all.")] = None
+    samples: Annotated[
+        str | None, typer.Option(metavar="START:STOP", help="Of those, use only a range: :8 the first 8, -40: the last 40.")
+    ] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0
     best: Best = None
     out: Annotated[Path | None, typer.Option(help="The JSON file. By default eval.json in the run's folder.")] = None
@@ -50,10 +51,8 @@ def evaluate(options: EvalOptions) -> None:
     operator = load_chosen(options.run, options.best, device_named(options.device))
     whole = Dataset.open(options.data)
     part, train, what = _chosen(operator, whole, options.on)
-    if options.last is not None:
-        part = part.take(range(max(0, len(part) - options.last), len(part)))
-    if options.first is not None:
-        part = part.take(min(options.first, len(part)))
+    if options.samples is not None:
+        part = part.take(_range(options.samples, len(part)))
     where_to = options.out or options.run / "eval.json"
     make_folder(where_to.parent)
     rows = []
@@ -103,6 +102,18 @@ def _chosen(operator: Operator, whole: Dataset, on: str | None) -> tuple[Dataset
     if what == "train":
         warn("these samples were learned from")
     return whole.take(samples), train, what
+
+
+def _range(text: str, count: int) -> range:
+    """Return the samples that START:STOP stands for, as in Python; either may be missing."""
+    start, colon, stop = text.partition(":")
+    try:
+        found = range(count)[int(start) if start else None : int(stop) if stop else None]
+    except ValueError:
+        found = range(0)
+    if not colon or not found:
+        raise typer.BadParameter(f"{text!r}: needed START:STOP within the {count} samples, e.g. :8", param_hint="--samples")
+    return found
 
 
 def _points(dataset: Dataset) -> str:
