@@ -9,40 +9,19 @@ Finished cells are kept in results/own-data/NAME.json and not computed again.
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 
 import torch
 
-from benchmarks import RESULTS, commit, machine
+from benchmarks import Cells, summary
 from gkn import Cloud, Darcy, Dataset, Exact, Support, fit, load, relative_l2, save
 from gkn.data.readers import read_sample
 from gkn.operator.evaluate import relative_errors
 from gkn.operator.trivial import Mean, Nearest, trivial_errors
 from gkn.system.checks import device_named
-from gkn.system.machine import versions
 
-FOLDER = RESULTS / "own-data"
-
-
-def keep(name, cell, result, command):
-    """Add a finished cell to the file of results."""
-    path = FOLDER / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = json.loads(path.read_text()) if path.is_file() else {"cells": {}}
-    facts = {"machine": machine(), "versions": versions(), "commit": commit(), "command": command}
-    whole["cells"][cell] = {**result, **facts}
-    path.write_text(json.dumps(whole, indent=1) + "\n")
-
-
-def done(name):
-    path = FOLDER / f"{name}.json"
-    return json.loads(path.read_text())["cells"] if path.is_file() else {}
-
-
-def summary(errors):
-    return {key: value for key, value in errors.json().items() if key != "each"}
+CELLS = Cells("own-data")
 
 
 # --- units: the four variants of the issue
@@ -54,14 +33,14 @@ def units(options):
     """100 Darcy samples on 441 points, NearFar with its defaults: 80 to learn from, 20 to test."""
     base = Darcy(size=21).generate(100)
     for name, (factor, offset) in UNITS.items():
-        if name in done("units"):
+        if name in CELLS.done("units"):
             continue
         cloud = Cloud(base.domain.points * factor + offset)
         train, test = Dataset(cloud, a=base.field("a"), u=base.field("u")).split(80, 20)
         start = time.perf_counter()
         operator = fit(train, size=options.size, epochs=options.epochs, device=options.device)
         found = {"errors": summary(relative_l2(operator, test)), "seconds": time.perf_counter() - start}
-        keep("units", name, found, options.command)
+        CELLS.keep("units", name, found)
         print(name, round(found["errors"]["mean"], 4), f"{found['seconds']:.0f} s", flush=True)
 
 
@@ -78,8 +57,8 @@ def plates(options):
     for name, samples in PLATES.items():
         train = data.take(samples)
         for seed in range(options.seeds):
-            cell = f"{name}, seed {seed}"
-            if cell in done("plates") or (options.only and options.only not in cell):
+            cell = f"{name}, {options.size}" + (f", seed {seed}" if seed else "")
+            if cell in CELLS.done("plates") or (options.only and options.only not in cell):
                 continue
             start = time.perf_counter()
             changes = {"epochs": options.epochs} if options.epochs else {}
@@ -87,15 +66,15 @@ def plates(options):
             seconds = time.perf_counter() - start
             errors = {"test": summary(relative_l2(operator, test)), "validation": summary(relative_l2(operator, validation))}
             by_component = components(operator, test)
-            keep("plates", cell, {**errors, "components": by_component, "seconds": seconds}, options.command)
+            CELLS.keep("plates", cell, {**errors, "components": by_component, "seconds": seconds})
             print(cell, errors["test"]["by_field"], by_component, f"{seconds:.0f} s", flush=True)
-        if f"{name}, trivial" not in done("plates") and (not options.only or options.only == "trivial"):
+        if f"{name}, trivial" not in CELLS.done("plates") and (not options.only or options.only == "trivial"):
             # Trivial answers take fields and normalisers from an operator; its parameters do not matter.
             operator = fit(train, size="small", epochs=1, device=options.device)
             trivial = {key: summary(each) for key, each in trivial_errors(operator, train, test).items()}
             by_component = {key: components(kind(operator, train), test) for key, kind in TRIVIAL.items()}
             found = {"test": trivial, "components": {**by_component, **scaled_mean(train, test)}}
-            keep("plates", f"{name}, trivial", found, options.command)
+            CELLS.keep("plates", f"{name}, trivial", found)
             print(name, {key: each["by_field"] for key, each in trivial.items()}, found["components"], flush=True)
 
 
@@ -138,13 +117,13 @@ def poisson3d(options):
     """NearFar on 120 meshes of about 2000 nodes, 15 for validation, 15 to test."""
     data = Dataset.open(options.dataset)
     train, validation, test = data.split(120, 15, 15)
-    if "NearFar" not in done("poisson3d"):
+    if "NearFar" not in CELLS.done("poisson3d"):
         start = time.perf_counter()
         changes = {"epochs": options.epochs} if options.epochs else {}
         operator = fit(train, size=options.size, validation=validation, device=options.device, out=options.out, **changes)
         found = {"test": summary(relative_l2(operator, test)), "seconds": time.perf_counter() - start}
         found["trivial"] = {name: summary(each) for name, each in trivial_errors(operator, train, test).items()}
-        keep("poisson3d", "NearFar", found, options.command)
+        CELLS.keep("poisson3d", "NearFar", found)
         print(
             found["test"]["mean"], {name: each["mean"] for name, each in found["trivial"].items()}, f"{found['seconds']:.0f} s"
         )
@@ -162,7 +141,7 @@ def large(options):
         given = read_sample(path)
         count, read = len(given.domain), time.perf_counter() - start
         how = Exact() if count < 60_000 else Support(20_000 if count < 500_000 else 4000)
-        if str(count) in done("poisson3d-large"):
+        if str(count) in CELLS.done("poisson3d-large"):
             continue
         start = time.perf_counter()
         u = operator(operator.sample(given.domain, f=given.fields["f"]), how=how).double()
@@ -177,7 +156,7 @@ def large(options):
         assert len(mesh.points) == count
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         found = {"error": error, "how": repr(how), "seconds": seconds, "peak GiB": memory, "fields": [*mesh.point_data]}
-        keep("poisson3d-large", str(count), found, options.command)
+        CELLS.keep("poisson3d-large", str(count), found)
         print(count, found, flush=True)
 
 
@@ -193,8 +172,6 @@ def main():
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     options.device = device_named(options.device)
-    options.command = f"python -m benchmarks.own_data {options.what}" + (f" --size {options.size}" if options.size else "")
-    options.command += f" --epochs {options.epochs}" if options.epochs else ""
     {"units": units, "plates": plates, "poisson3d": poisson3d, "large": large}[options.what](options)
 
 

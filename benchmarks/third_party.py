@@ -10,42 +10,21 @@ results/third-party/NAME.json and not computed again.
 
 import argparse
 import ast
-import json
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from benchmarks import RESULTS, commit, machine
+from benchmarks import Cells, summary
 from gkn import GreenNet, fit, import_files, relative_l2
 from gkn.data.readers import read_files
 from gkn.operator.trivial import trivial_errors
 from gkn.study.paper.greens_functions import combined, matrix
 from gkn.system.checks import device_named
-from gkn.system.machine import versions
 from gkn.train.recipe import one_cycle
 
-FOLDER = RESULTS / "third-party"
-
-
-def keep(name, cell, result, command):
-    """Add a finished cell to the file of results."""
-    path = FOLDER / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = json.loads(path.read_text()) if path.is_file() else {"cells": {}}
-    facts = {"machine": machine(), "versions": versions(), "commit": commit(), "command": command}
-    whole["cells"][cell] = {**result, **facts}
-    path.write_text(json.dumps(whole, indent=1) + "\n")
-
-
-def done(name):
-    path = FOLDER / f"{name}.json"
-    return json.loads(path.read_text())["cells"] if path.is_file() else {}
-
-
-def summary(errors):
-    return {key: value for key, value in errors.json().items() if key != "each"}
+CELLS = Cells("third-party")
 
 
 # --- Darcy flow of neuraloperator
@@ -54,7 +33,7 @@ FNO = {"width": 32, "modes": 8, "layers": 4}
 NEARFAR = {"width": 64, "blocks": 5, "slices": 32, "head": 16, "kernel": (32, 8)}
 
 
-def darcy(folder, device, command):
+def darcy(folder, device):
     """NearFar and FNO through `fit`: the same samples, features, loss and seed; 900 to learn from, 100 for validation."""
     source = folder / "neuraloperator"
     train = import_files(source / "darcy_train_16.pt")
@@ -74,7 +53,7 @@ def darcy(folder, device, command):
     for name, options in rivals.items():
         for seed in range(3):
             cell = f"{name}, seed {seed}"
-            if cell in done("darcy"):
+            if cell in CELLS.done("darcy"):
                 continue
             start = time.perf_counter()
             operator = fit(learn, name, validation=validation, seed=seed, device=device, **common, **options)
@@ -82,15 +61,15 @@ def darcy(folder, device, command):
             found = {where: summary(relative_l2(operator, test)) for where, test in tests.items()}
             known = operator.about["metrics"]["validation"]
             count = sum(x.numel() for x in operator.model.parameters())
-            keep("darcy", cell, {"errors": found, "validation": known, "seconds": seconds, "parameters": count}, command)
+            CELLS.keep("darcy", cell, {"errors": found, "validation": known, "seconds": seconds, "parameters": count})
             print(cell, {where: round(each["mean"], 4) for where, each in found.items()}, f"{seconds:.0f} s", flush=True)
-    if "trivial" not in done("darcy"):
+    if "trivial" not in CELLS.done("darcy"):
         # Trivial answers take fields and normalisers from an operator; its parameters do not matter.
         operator = fit(learn, "Pointwise", smoothing={}, epochs=1, device=device)
         trivial = {
             where: {k: summary(e) for k, e in trivial_errors(operator, learn, test).items()} for where, test in tests.items()
         }
-        keep("darcy", "trivial", {"errors": trivial}, command)
+        CELLS.keep("darcy", "trivial", {"errors": trivial})
 
 
 # --- Green's functions of greenlearning
@@ -100,13 +79,13 @@ STEPS, RATE, WHITE = 20000, 3e-3, 0.8
 NETWORKS = {"two layers of 128": (128, 128), "two layers of 256": (256, 256), "three layers of 128": (128, 128, 128)}
 
 
-def green(folder, device, command, only=""):
+def green(folder, device, only=""):
     """One GreenNet per equation: u(x) = u_hom(x) + integral of G(x, y) f(y) dy, learned from 90 functions.
 
     Of a few networks, the one with the least error on 10 further functions is taken. The exact kernel chooses nothing.
     """
     for path in sorted((folder / "greenlearning").glob("*.mat")):
-        if path.stem in done("green") or only not in path.stem:
+        if path.stem in CELLS.done("green") or only not in path.stem:
             continue
         content, start = read_files(path), time.perf_counter()
         tried = {name: learn_green(content, device, sizes) for name, sizes in NETWORKS.items()}
@@ -118,7 +97,7 @@ def green(folder, device, command, only=""):
             learned = found.pop("kernel")
             found["error of the kernel"] = float(np.linalg.norm(learned - exact) / np.linalg.norm(exact))
         found.pop("kernel", None)
-        keep("green", path.stem, found, command)
+        CELLS.keep("green", path.stem, found)
         print(path.stem, found, flush=True)
 
 
@@ -199,22 +178,22 @@ def evaluated(node, names):
 CAR_EPOCHS = 300
 
 
-def cars(folder, device, command):
+def cars(folder, device):
     """NearFar on ten car surfaces, judged on ten others, beside the mean and the nearest of the ten."""
     files = {part: sorted((folder / "plaid-cars").glob(f"{part}-*.cgns")) for part in ("train", "test")}
     train, test = (import_files(files[part], outputs=["pressure"]) for part in ("train", "test"))
     for seed in range(3):
         cell = f"NearFar, seed {seed}"
-        if cell in done("cars"):
+        if cell in CELLS.done("cars"):
             continue
         start = time.perf_counter()
         operator = fit(train, settings=NEARFAR, epochs=CAR_EPOCHS, batch=2, seed=seed, device=device)
         found = {"errors": summary(relative_l2(operator, test)), "seconds": time.perf_counter() - start}
-        keep("cars", cell, found, command)
+        CELLS.keep("cars", cell, found)
         print(cell, round(found["errors"]["mean"], 4), f"{found['seconds']:.0f} s", flush=True)
-        if "trivial" not in done("cars"):
+        if "trivial" not in CELLS.done("cars"):
             trivial = {name: summary(each) for name, each in trivial_errors(operator, train, test).items()}
-            keep("cars", "trivial", {"errors": trivial}, command)
+            CELLS.keep("cars", "trivial", {"errors": trivial})
             print({name: round(each["mean"], 4) for name, each in trivial.items()}, flush=True)
 
 
@@ -225,11 +204,11 @@ def main():
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", default="", help="For green: only equations whose names contain this.")
     given = parser.parse_args()
-    command, device = f"python -m benchmarks.third_party {given.what}", device_named(given.device)
+    device = device_named(given.device)
     if given.what == "green":
-        green(given.data, device, command, given.only)
+        green(given.data, device, given.only)
     else:
-        {"darcy": darcy, "cars": cars}[given.what](given.data, device, command)
+        {"darcy": darcy, "cars": cars}[given.what](given.data, device)
 
 
 if __name__ == "__main__":
