@@ -5,7 +5,7 @@ import pytest
 import scipy.io
 import torch
 
-from gkn import Grid, import_files
+from gkn import Dataset, Grid, import_files
 from gkn.data.readers import ReadOptions, UnreadableFile, describe, read_files, read_sample, to_dataset
 from gkn.data.writers import save
 
@@ -37,6 +37,25 @@ def test_only_named_inputs_are_used(runs):
     assert dataset.inputs == ("v_y", "p")
     assert torch.allclose(dataset.field("v_x")[0], torch.from_numpy(X[:, 0] + 1))
     assert dataset[2].a[:, 1].tolist() == [10] * 20
+
+
+def test_samples_keep_the_names_of_their_files(runs, tmp_path):
+    (runs / "more").mkdir()
+    run(runs / "more/run2.npz", 5, v=X, p=np.float64(2))
+    data = import_files([runs, runs / "more"], inputs=["k"])
+    labels = ["0 (run1.npz)", "1 (run2.npz)", "2 (run10.npz)", "3 (more/run2.npz)"]
+    assert [data.label(i) for i in range(4)] == labels
+    data.save(tmp_path / "data")
+    again = Dataset.open(tmp_path / "data").take([3, 1])
+    assert [again.label(i) for i in range(2)] == [labels[3], labels[1]]
+    assert again.kept().take([1]).label(0) == labels[1]
+    again.save(tmp_path / "part")
+    assert Dataset.open(tmp_path / "part").label(0) == "0 (more/run2.npz)"
+    assert import_files(runs / "run1.npz").label(0) == "0"
+    points = np.where(np.arange(20) == 4, np.nan, 1.0)
+    np.savez(runs / "more/bad.npz", points=X, u=points, k=points)
+    with pytest.raises(UnreadableFile, match=r"bad\.npz"):
+        import_files([runs, runs / "more"])
 
 
 def test_vectors_are_groups(runs):

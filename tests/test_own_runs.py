@@ -225,6 +225,14 @@ def test_from_files_to_answers(tmp_path):
     assert sorted([*split.train, *split.validation, *split.test]) == [*range(20)]
     said = run("eval", tmp_path / "run", tmp_path / "data", "--device", "cpu")
     assert json.loads((tmp_path / "run/eval.json").read_text())["samples"] == [*split.test]
+    assert f"{split.test[0]} (p{split.test[0]}.vtu)" in said  # of the files of a folder, 2 comes before 10
+    assert f"(p{split.test[0]}.vtu), error" in (tmp_path / "run/report.html").read_text()
+    run("eval", tmp_path / "run", tmp_path / "data", "--samples", "-1:", "--last", "--device", "cpu")
+    assert json.loads((tmp_path / "run/eval.json").read_text())["samples"] == [split.test[-1]]
+    for wrong in ("1", "2:", "a:b"):
+        assert "needed START:STOP within the 2 samples" in run(
+            "eval", tmp_path / "run", tmp_path / "data", "--samples", wrong, code=2
+        )
     said = run("predict", tmp_path / "run", "--input", f"{tmp_path}/files/p1*.vtu", "--out", tmp_path / "answers")
     assert said.count("relative error of displacement") == 11
     from gkn.data.readers import read_sample

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from gkn.data import storage
 from gkn.data.groups import Groups, expanded, ranges_of
 from gkn.data.memory import Given, Memory
-from gkn.data.parts import drawn_parts
+from gkn.data.parts import parts_of
 from gkn.data.sample import Sample
 from gkn.data.source import Geometric, Kept, Smoothed, Source
 from gkn.data.stored import Stored
@@ -64,13 +63,14 @@ class Dataset:
         outputs: Sequence[str],
         inputs: Sequence[str] | None,
         input_domain: Domain | Sequence[Domain] | None,
+        files: Sequence[str] = (),
     ) -> Dataset:
         moved: dict[str, tuple[str, ...]] = {}
         if input_domain is not None:
             named = [name for name in fields if name not in outputs] if inputs is None else inputs
             fields, moved = brought_together(fields, named, input_domain, domain)
             inputs = None if inputs is None else [name for name in fields if name not in outputs]
-        source = Memory(domain, fields)
+        source = Memory(domain, fields, files)
         source.groups |= moved
         known = {*source.names, *source.groups}
         missing = [name for name in (*outputs, *(inputs or ())) if name not in known]
@@ -88,9 +88,13 @@ class Dataset:
         outputs: Sequence[str] = ("u",),
         inputs: Sequence[str] | None = None,
         input_domain: Domain | Sequence[Domain] | None = None,
+        files: Sequence[str] = (),
     ) -> Dataset:
-        """Make a dataset of fields in a dictionary. Unlike with keywords, a field may have any name."""
-        return Dataset.__new__(Dataset)._fill(domain, fields, outputs, inputs, input_domain)
+        """Make a dataset of fields in a dictionary. Unlike with keywords, a field may have any name.
+
+        files   the file that each sample came from, for messages and reports
+        """
+        return Dataset.__new__(Dataset)._fill(domain, fields, outputs, inputs, input_domain, files)
 
     @staticmethod
     def of_source(
@@ -220,6 +224,11 @@ class Dataset:
         """Return the index of sample i in the original dataset, if this is a part of one."""
         return self._source.number(int(self._index[self._position(i)]))
 
+    def label(self, i: int) -> str:
+        """Return the number of sample i in the original dataset and, if it was imported, its file: "17 (run17.vtu)"."""
+        file = self._source.file(int(self._index[self._position(i)]))
+        return f"{self.number(i)} ({file})" if file else str(self.number(i))
+
     def damaged(self) -> list[str]:
         """Compare every file of a dataset on disk with its hash; return a list of problems."""
         return self._source.damaged()
@@ -258,28 +267,10 @@ class Dataset:
         by     keep samples together that have the same label: a label for each sample, or the name of a parameter
         seed   of the random order
         """
-        shares = [not isinstance(size, int) for size in sizes]
-        if not all(shares) or not sizes:
-            if any(shares) or by is not None or not sizes:
-                raise ValueError(f"Dataset.split{sizes}: needed shares only, such as 0.8, or numbers of samples only")
-            counts = [int(size) for size in sizes]
-            if sum(counts) > len(self) or any(count < 0 for count in counts):
-                raise ValueError(f"Dataset.split{sizes}: {sum(counts)} samples asked for, this dataset has {len(self)}")
-            ends = [0, *accumulate(counts)]
-            return tuple(self._view(index=self._index[start:stop]) for start, stop in pairwise(ends))
-        if len(sizes) == 1:
-            sizes = (*sizes, 1 - sizes[0])
-        if min(sizes) < 0 or sum(sizes) > 1 + 1e-9:
-            raise ValueError(f"Dataset.split{sizes}: needed shares from 0 to 1 that add up to at most 1")
-        return tuple(self.take(part) for part in drawn_parts(self._labels(by), sizes, seed))
-
-    def _labels(self, by: str | Sequence[Any] | None) -> list[Any]:
-        if by is None:
-            return [*range(len(self))]
-        labels = [self.parameter(by, i) for i in range(len(self))] if isinstance(by, str) else [*by]
-        if len(labels) == len(self):
-            return labels
-        raise ValueError(f"Dataset.split(by=...): {len(labels)} labels for {len(self)} samples; needed one for each")
+        kinds = [self.parameter(by, i) for i in range(len(self))] if isinstance(by, str) else by
+        if kinds is not None and len(kinds) != len(self):
+            raise ValueError(f"Dataset.split(by=...): {len(kinds)} labels for {len(self)} samples; needed one for each")
+        return tuple(self.take(part) for part in parts_of(sizes, kinds, len(self), seed))
 
     def every(self, k: int) -> Dataset:
         """Return the same functions on every k-th node of each axis of their grid."""
@@ -345,8 +336,8 @@ class Dataset:
         return self._held(domain, values, digest([self.identity(), domain.points.tolist()]))
 
     def _held(self, domain: Domain, values: Mapping[str, Tensor], identity: str) -> Dataset:
-        numbers = [self.number(i) for i in range(len(self))]
-        return Dataset.of_source(Kept(self._source, domain, values, numbers, identity), self.inputs, self.outputs)
+        samples = [(self.number(i), self._source.file(self._index[i])) for i in range(len(self))]
+        return Dataset.of_source(Kept(self._source, domain, values, samples, identity), self.inputs, self.outputs)
 
     def using(self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None) -> Dataset:
         """Return the dataset with these inputs and outputs and no other fields."""
@@ -417,6 +408,7 @@ class Dataset:
             kind = str(self.value(name, 0).dtype).removeprefix("torch.")
             if kind not in storage.TYPES:
                 raise ValueError(f"field {name!r} has type {kind}; a dataset on disk holds {', '.join(storage.TYPES)}")
+        files = tuple(self._source.file(i) for i in self._index)
         header = storage.Manifest(
             n=len(self),
             inputs=self.inputs,
@@ -427,6 +419,7 @@ class Dataset:
             versions=versions(),
             groups={name: parts for name, parts in self.groups.items() if {*parts} <= {*self.names}},
             parameters=self.parameters,
+            files=files if any(files) else (),
         )
         with storage.writing(folder, header, one, force) as manifest:
             listed = {shard.start for shard in manifest.shards}

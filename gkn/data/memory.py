@@ -22,15 +22,18 @@ class Memory(Source):
     """Fields in memory: (n, K) tensors on one domain, or lists of (K_i,) tensors on one domain per sample.
 
     Arrays with a further axis are vectors: each component becomes a field. n numbers are a parameter.
+
+    files   the name of the file of each sample, if they were imported
     """
 
-    def __init__(self, domain: Domain | Sequence[Domain], fields: Mapping[str, Given]) -> None:
+    def __init__(self, domain: Domain | Sequence[Domain], fields: Mapping[str, Given], files: Sequence[str] = ()) -> None:
         many = isinstance(domain, Sequence)
         self.domains = [*domain] if many else None  # type: ignore[misc]
         self.common_domain = None if many else domain  # type: ignore[assignment]
         self.fields: dict[str, Tensor | list[Tensor]] = {}
         self.groups: dict[str, tuple[str, ...]] = {}
         self.parameters: tuple[str, ...] = ()
+        self.files = tuple(files)
         for name, given in fields.items():
             self._add(name, _as_tensors(name, given))
         self.names = tuple(self.fields)
@@ -93,6 +96,9 @@ class Memory(Source):
 
     def domain(self, i: int) -> Domain:
         return super().domain(i) if self.domains is None else self.domains[i]
+
+    def file(self, i: int) -> str:
+        return self.files[i] if self.files else ""
 
     def read(self, name: str, i: int) -> Tensor:
         value = self.fields[name][i]

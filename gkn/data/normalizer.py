@@ -187,7 +187,7 @@ def _moments(datasets: Sequence[Dataset], names: Sequence[str], form: Callable[[
         for i in range(len(dataset)):
             for name, moments in zip(names, found, strict=True):
                 values = dataset.value(name, i).double()
-                check_sample(values[:, None], [name], dataset.number(i))
+                check_sample(values[:, None], [name], dataset.label(i))
                 moments.see(form(values))
     return found
 

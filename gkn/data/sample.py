@@ -40,8 +40,11 @@ class Sample:
         return self.domain.weights
 
 
-def check_sample(values: Tensor, names: Sequence[str], sample: int, how: str = "") -> None:
-    """Raise `BadNumbers` if fields (K, c) of a sample are not finite, with the field and the first bad point."""
+def check_sample(values: Tensor, names: Sequence[str], sample: int | str, how: str = "") -> None:
+    """Raise `BadNumbers` if fields (K, c) of a sample are not finite, with the field and the first bad point.
+
+    sample   its number or label, for the message
+    """
     bad = ~torch.isfinite(values)
     if bad.any():
         field = int(bad.any(0).nonzero()[0])

@@ -73,6 +73,10 @@ class Source(ABC):
         """Return the index of sample i in the data this source was made from."""
         return i
 
+    def file(self, i: int) -> str:
+        """Return the name of the file that sample i was imported from, or an empty string."""
+        return ""
+
     def smoothings(self) -> list[Smoothed]:
         """Return the smoothed sources below this one and itself, in the order in which they were made."""
         return []
@@ -104,6 +108,9 @@ class Derived(Source):
 
     def number(self, i: int) -> int:
         return self.source.number(i)
+
+    def file(self, i: int) -> str:
+        return self.source.file(i)
 
     def smoothings(self) -> list[Smoothed]:
         return self.source.smoothings()
@@ -282,15 +289,15 @@ class Kept(Derived):
     """Values (n, K) of all fields of some samples, computed once and held in memory.
 
     source     source they were read or computed from
-    numbers    numbers of the samples there
+    samples    number of each sample in the original data, and its file
     """
 
     def __init__(
-        self, source: Source, domain: Domain, values: Mapping[str, Tensor], numbers: Sequence[int], identity: str
+        self, source: Source, domain: Domain, values: Mapping[str, Tensor], samples: Sequence[tuple[int, str]], identity: str
     ) -> None:
         super().__init__(source)
-        self.names, self.n, self.common_domain = tuple(values), len(numbers), domain
-        self._values, self._numbers, self._identity = dict(values), [*numbers], identity
+        self.names, self.n, self.common_domain = tuple(values), len(samples), domain
+        self._values, self._samples, self._identity = dict(values), [*samples], identity
 
     def domain(self, i: int) -> Domain:
         assert self.common_domain is not None
@@ -313,4 +320,7 @@ class Kept(Derived):
         return self._identity
 
     def number(self, i: int) -> int:
-        return self._numbers[i]
+        return self._samples[i][0]
+
+    def file(self, i: int) -> str:
+        return self._samples[i][1]

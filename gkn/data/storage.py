@@ -65,6 +65,7 @@ class Manifest:
     domain       that of all samples; None if every sample has its own
     groups       vectors and tensors, with the names of their components
     parameters   names of fields that are one number per sample
+    files        the file that each sample was imported from, if they were
     """
 
     n: int
@@ -77,6 +78,7 @@ class Manifest:
     shards: tuple[Shard, ...] = field(default=())
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -95,11 +97,11 @@ class Manifest:
         shards = [vars(shard) for shard in self.shards]
         entries = {("recipe" if name == "origin" else name): value for name, value in vars(self).items()}
         lists: dict[str, Any] = {"inputs": [*self.inputs], "outputs": [*self.outputs], "shards": shards}
-        del entries["groups"], entries["parameters"]  # written only if there are any, so that older datasets keep their hash
-        if self.groups:
-            lists["groups"] = {name: [*parts] for name, parts in self.groups.items()}
-        if self.parameters:
-            lists["parameters"] = [*self.parameters]
+        del entries["groups"], entries["parameters"], entries["files"]
+        # Written only if there are any, so that older datasets keep their hash.
+        lists |= {"groups": {name: [*parts] for name, parts in self.groups.items()}} if self.groups else {}
+        lists |= {"parameters": [*self.parameters]} if self.parameters else {}
+        lists |= {"files": [*self.files]} if self.files else {}
         return {"schema": SCHEMA, **entries, **lists}
 
     def write(self, folder: Path) -> None:
@@ -119,8 +121,8 @@ class Manifest:
             inputs, outputs = (tuple(value.pop(key)) for key in ("inputs", "outputs"))
             origin = value.pop("recipe")  # its name in files
             groups = {name: tuple(parts) for name, parts in value.pop("groups", {}).items()}
-            parameters = tuple(value.pop("parameters", ()))
-            more: dict[str, Any] = {"groups": groups, "parameters": parameters}
+            parameters, files = (tuple(value.pop(key, ())) for key in ("parameters", "files"))
+            more: dict[str, Any] = {"groups": groups, "parameters": parameters, "files": files}
             manifest = Manifest(**value, inputs=inputs, outputs=outputs, origin=origin, shards=shards, **more)
         except (TypeError, KeyError, AttributeError) as error:
             raise CorruptFile(f"{path}: fields missing or unknown ({error})") from error
@@ -133,6 +135,7 @@ class Manifest:
         parts = {part for group in self.groups.values() for part in group}
         sound = has_types(vars(self), {"n": int, "origin": dict}) and all(type(name) is str for name in names)
         sound = sound and parts | {*self.parameters} <= {*names}
+        sound = sound and len(self.files) in (0, self.n) and all(type(file) is str for file in self.files)
         if self.domain is not None:
             needed = ("kind", "points") if "sha256" in self.domain else ("kind",)
             sound = sound and has_types(self.domain, {key: _TEXTS.get(key, int) for key in (*needed, *self.domain)})

@@ -48,6 +48,9 @@ class Stored(Source):
     def identity(self) -> str:
         return self.manifest.hash
 
+    def file(self, i: int) -> str:
+        return self.manifest.files[i] if self.manifest.files else ""
+
     def read_from(self) -> Path:
         return self.folder
 

@@ -242,10 +242,10 @@ class Batches:
         for i in samples:
             sample = self.dataset[i]
             for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
-                check_sample(values, names, self.dataset.number(i))
+                check_sample(values, names, self.dataset.label(i))
             a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
             u_all.append(sample.u.to(self.dtype))
-            check_sample(a_all[-1], self.dataset.inputs, self.dataset.number(i), f", normalised, in {self.dtype}")
+            check_sample(a_all[-1], self.dataset.inputs, self.dataset.label(i), f", normalised, in {self.dtype}")
         return _Functions(torch.stack(a_all).to(self.device), torch.stack(u_all).to(self.device))
 
     def _points_of(self, sample: int) -> _Points:

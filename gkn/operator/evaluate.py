@@ -201,15 +201,15 @@ class Judge:
             for name, error in zip(self.dataset.output_fields, row, strict=True):
                 if not math.isfinite(error):
                     raise BadNumbers(
-                        f"the relative error of sample {self.dataset.number(i)}, field {name}, is {error}: is it 0 on "
+                        f"the relative error of sample {self.dataset.label(i)}, field {name}, is {error}: is it 0 on "
                         f"all points, or is the prediction not finite?"
                     )
         return found
 
     def _one(self, i: int, tick: Callable[[int, int], None] | None) -> Tensor:
         sample = self.dataset[i]
-        check_sample(sample.a, self.dataset.inputs, self.dataset.number(i))
-        check_sample(sample.u, self.dataset.outputs, self.dataset.number(i))
+        check_sample(sample.a, self.dataset.inputs, self.dataset.label(i))
+        check_sample(sample.u, self.dataset.outputs, self.dataset.label(i))
         found = self._answer(sample, tick).cpu().double()
         weights = sample.weights[:, None] if self.weighted else None
         return relative_errors(found, sample.u.double(), weights, [*self.dataset.output_fields.values()])

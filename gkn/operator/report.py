@@ -62,10 +62,10 @@ def write_report(
     chosen = {"worst": order[-1], "median": order[len(order) // 2], "best": order[0]}
     for which, place in chosen.items():
         i = int(place)
-        page.heading(f"The {which} answer: sample {dataset.number(i)}, error {float(errors.each[i]):.4f}")
+        page.heading(f"The {which} answer: sample {dataset.label(i)}, error {float(errors.each[i]):.4f}")
         picture = folder / f"{which}.png"
         save_figure(draw_sample(operator, dataset, i), picture)
-        page.picture(picture, f"inputs, truth, answer and difference of sample {dataset.number(i)}")
+        page.picture(picture, f"inputs, truth, answer and difference of sample {dataset.label(i)}")
     page.heading("Settings and machine")
     recipe = operator.about.get("recipe")
     page.code(f"{operator.model.config()}\n{operator.rule}\n{recipe}\n{machine()}\n{versions()}")
@@ -84,7 +84,7 @@ def error_table(
             each = found.by_field[name]
             worst = int(each.argmax())
             numbers = (f"{float(x):.4f}" for x in (each.mean(), each.median(), each[worst]))
-            rows.append((what, *numbers, str(dataset.number(worst))))
+            rows.append((what, *numbers, dataset.label(worst)))
     return ("field", "mean", "median", "worst", "of sample"), rows
 
 

@@ -205,11 +205,11 @@ def _warnings(datasets: Sequence[Dataset], rules: Sequence[Rule], model: Model) 
             x = dataset[i].domain.points
             if rule.drawn is not None:
                 x = x[rule.draws(len(x), [i])[0, 0]]
-            found += _about_graph(rule, x, dataset.number(i), dataset.frame)
+            found += _about_graph(rule, x, dataset.label(i), dataset.frame)
     return tuple(dict.fromkeys(found))
 
 
-def _about_graph(rule: Rule, x: Tensor, sample: int, frame: Frame | None) -> list[str]:
+def _about_graph(rule: Rule, x: Tensor, sample: str, frame: Frame | None) -> list[str]:
     """Return a warning about the graph of some nodes, if there is a reason for one."""
     some = x[torch.linspace(0, len(x) - 1, min(len(x), 1000)).long()]
     degrees = rule.graph(x, some).degrees

@@ -142,7 +142,15 @@ def to_dataset(
     if report is not None:
         for note in notes:
             report(f"note: {note}")
-    return Dataset.of(content.domain, chosen, outputs, wanted)
+    return Dataset.of(content.domain, chosen, outputs, wanted, files=_names_of(content.sources))
+
+
+def _names_of(sources: Sequence[str]) -> tuple[str, ...]:
+    """Return the file of each sample, relative to the folder that holds them all; none if all come from one file."""
+    if len({source.split(", sample ")[0] for source in sources}) < 2:
+        return ()
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(source)) for source in sources])
+    return tuple(os.path.relpath(os.path.abspath(source), folder) for source in sources)
 
 
 def _found(content: Content, name: str, role: str, notes: list[str]) -> Field:
