@@ -217,3 +217,10 @@ def test_smoothing_commutes_with_shifts_on_a_periodic_grid(rng):
     a = torch.rand(grid.shape, generator=rng, dtype=torch.float64)
     shifted = smooth(grid, a.roll((3, 2), (0, 1)).reshape(-1), 0.3)[0].reshape(grid.shape)
     torch.testing.assert_close(shifted, smooth(grid, a.reshape(-1), 0.3)[0].reshape(grid.shape).roll((3, 2), (0, 1)))
+
+
+def test_every_node_of_a_grid_is_the_grid():
+    for nodes in ("vertices", "centres", "left"):
+        grid = Grid(6, nodes=nodes)
+        assert grid.every(1) is grid
+        assert grid.stride(1).tolist() == [*range(36)]

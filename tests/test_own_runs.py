@@ -61,13 +61,67 @@ def fake_errors(values, monkeypatch):
     monkeypatch.setattr(Judge, "errors", lambda self, part, tick: torch.full((len(part), 1), next(errors), dtype=torch.float64))
 
 
+def epoch_of(operator):
+    return operator.about["metrics"]["epoch"]
+
+
+def stop_in_epoch(number):
+    def stop(now):
+        if now.epoch == number:
+            raise Stopped(15)
+
+    return stop
+
+
 def test_patience(tmp_path, monkeypatch):
     fake_errors([0.5, 0.2, 0.4, 0.3, 0.25], monkeypatch)
-    operator = tiny.run(tmp_path / "run", patience=2, warn=print)
-    assert operator.about["metrics"]["epoch"] == 8  # evaluated every 2 epochs; the best at 4, then two without a smaller one
-    assert load(tmp_path / "run", best=True).about["metrics"]["epoch"] == 4
+    best = tiny.run(tmp_path / "run", patience=2, warn=print)
+    assert epoch_of(load(tmp_path / "run")) == 8  # evaluated every 2 epochs; the best at 4, then two without a smaller one
+    assert epoch_of(best) == epoch_of(load(tmp_path / "run", best=True)) == 4
     fake_errors([], monkeypatch)
-    assert tiny.run(tmp_path / "run", patience=2, warn=print).about["metrics"]["epoch"] == 8  # read, not trained again
+    tiny.run(tmp_path / "run", patience=2, warn=print)
+    assert epoch_of(load(tmp_path / "run")) == 8  # read, not trained again
+    fake_errors([0.3, 0.3, 0.3], monkeypatch)
+    tiny.run(tmp_path / "run", patience=3, epochs=20, warn=print)  # a longer run is patient anew
+    assert epoch_of(load(tmp_path / "run")) == 14
+    assert epoch_of(load(tmp_path / "run", best=True)) == 4
+
+
+def test_fit_returns_the_best_network_by_the_validation_samples(tmp_path, monkeypatch):
+    """Without a folder, with one, and after an interruption: always the network that was evaluated as the best."""
+    sample, chosen = tiny.data()[1][0], []
+    for folder in (None, tmp_path / "whole", tmp_path / "cut"):
+        if folder == tmp_path / "cut":
+            fake_errors([0.5, 0.2, 0.4], monkeypatch)
+            with pytest.raises(Stopped):
+                tiny.run(folder, report=stop_in_epoch(7), warn=print)
+            fake_errors([0.3, 0.25], monkeypatch)
+        else:
+            fake_errors([0.5, 0.2, 0.4, 0.3, 0.25], monkeypatch)
+        best = tiny.run(folder, warn=print)
+        assert epoch_of(best) == 4
+        chosen.append(best(sample))
+        if folder is not None:
+            assert torch.equal(load(folder, best=True)(sample), chosen[-1])
+            assert not torch.equal(load(folder)(sample), chosen[-1])
+    assert torch.equal(chosen[0], chosen[1])
+    assert torch.equal(chosen[0], chosen[2])
+
+
+def test_the_best_of_a_continued_run_is_its_own(tmp_path, monkeypatch):
+    fake_errors([0.1, 0.5], monkeypatch)
+    tiny.run(tmp_path / "run", epochs=4, warn=print)
+    assert epoch_of(load(tmp_path / "run", best=True)) == 2
+    fake_errors([0.4, 0.05], monkeypatch)
+    with pytest.raises(Stopped):
+        tiny.run(tmp_path / "run", epochs=8, report=stop_in_epoch(7), warn=print)
+    with pytest.raises(FileNotFoundError, match="unfinished"):
+        load(tmp_path / "run")  # not the network of the shorter run
+    assert "epoch 6 of 8, unfinished" in run("info", tmp_path / "run")
+    fake_errors([0.05], monkeypatch)
+    tiny.run(tmp_path / "run", epochs=8, warn=print)
+    assert epoch_of(load(tmp_path / "run", best=True)) == 8
+    assert not (tmp_path / "run/best").exists()
 
 
 def test_a_finished_run_goes_on_for_more_epochs(tmp_path):
@@ -82,12 +136,8 @@ def test_a_finished_run_goes_on_for_more_epochs(tmp_path):
 
 
 def test_the_best_of_an_unfinished_run(tmp_path):
-    def stop(now):
-        if now.epoch == 5:
-            raise Stopped(15)
-
     with pytest.raises(Stopped):
-        tiny.run(tmp_path / "run", report=stop, warn=print)
+        tiny.run(tmp_path / "run", report=stop_in_epoch(5), warn=print)
     with pytest.raises(FileNotFoundError, match=r"unfinished, at step \d+; .*best network so far"):
         load(tmp_path / "run")
     best = load(tmp_path / "run", best=True)
@@ -119,6 +169,18 @@ def test_fine_tuning_keeps_frame_fields_and_normalisers(tmp_path):
 
 
 # --- values on the boundary of any domain
+
+
+def test_a_mesh_whose_nodes_all_lie_on_the_boundary():
+    """A plate of one layer of cells: no function of the distance to the boundary is anything but 0."""
+    grid = Grid((5, 5, 2), high=(200, 100, 2))
+    mesh = Mesh(grid.points, {"hexahedron": grid.cell_blocks()[0][1]})
+    assert bool(mesh.boundary.all())
+    data = Dataset(mesh, E=torch.rand(12, 50), u=1 + torch.rand(12, 50))
+    operator = gkn.fit(data, **QUICK)
+    assert bool(torch.isfinite(operator(data[0])).all())
+    with pytest.raises(ValueError, match="all nodes lie on the boundary"):
+        gkn.fit(data, **QUICK, zero="distance")
 
 
 def disks(n=12):

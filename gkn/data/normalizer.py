@@ -109,7 +109,7 @@ class Normalizer:
                 values = torch.stack([each.value(name, i).double() for name in names])
                 squares, walls = squares + values.square().sum(1), walls + float(here.square().sum())
                 beyond = values[:, here == 0].abs()
-                if beyond.shape[1]:
+                if beyond.shape[1]:  # a sample may have no point on the boundary
                     now = beyond.amax(1) <= 1e-6 * values.abs().amax(1)
                     first = each.number(i) if first < 0 and not now.any() else first
                     vanishes &= now

@@ -42,7 +42,10 @@ class Wall:
         Wall(kind)  # raises now if there is none
         seen = [*domains]
         if kind == "distance":
-            return Wall(kind, (max(_largest_distance(domain) for domain in seen),))
+            depth = max(_largest_distance(domain) for domain in seen)
+            if not depth > 0:
+                raise ValueError("zero='distance': all nodes lie on the boundary; outputs would be 0 everywhere")
+            return Wall(kind, (depth,))
         low, high = (torch.stack(ends) for ends in zip(*(domain.box for domain in seen), strict=True))
         low, high = low.amin(0), high.amax(0)
         if kind == "box":

@@ -246,6 +246,8 @@ class Grid(Domain):
 
     def every(self, k: int) -> Grid:
         """Return the grid of every k-th node of each axis. With vertices both ends are kept: 241 -> 121, 61, 31, 16."""
+        if k == 1:
+            return self
         if self.nodes == "centres":
             raise ValueError(f"Grid.every({k}): centres of cells are no centres of larger cells; average the cells instead")
         for i, n in enumerate(self.shape):

@@ -87,6 +87,7 @@ class Trainer:
         self.watch = Watch(names, ", ".join(setup.features.outputs), fabric.world_size, recipe.loss == "relative")
         self.folder: RunFolder | None = None
         self._warned = False
+        self._best: dict[str, Tensor] | None = None  # parameters of the best network, if it was evaluated in this process
         for text in setup.warnings if self.first else ():
             options.warn(text)
 
@@ -109,6 +110,7 @@ class Trainer:
         found = folder.open()
         if found is not None:
             self._restore(found)
+        self.progress.patient_since = folder.continued_at
         folder.begin(-1 if found is None else self.progress.step, self.progress.metrics)
         if found is None:
             self.save()  # a run that is killed early begins again with these parameters
@@ -133,12 +135,28 @@ class Trainer:
         self.watch.look()
 
     def close(self) -> Operator:
-        """Export the operator, and the best one if there was a validation set and the best was not the last."""
-        operator, best = self.operator(), self.progress.best
+        """Export the operator and, if that is another one, the best by the validation set. Return the best."""
+        last, best = self.operator(), self._best_operator()
         if self.folder is not None:
-            at = None if best is None or best["step"] == self.progress.step else best["step"]
-            self.folder.export(operator, self._operator_of, at)
-        return operator
+            self.folder.export(last, best)
+        return best or last
+
+    def _best_operator(self) -> Operator | None:
+        """Return the operator with the smallest validation error; None if that is the last one, or there is none."""
+        best = self.progress.best
+        if best is None or best["step"] == self.progress.step:
+            return None
+        if self._best is None and self.folder is not None:  # from before an interruption
+            try:
+                found = self.folder.checkpoints.load(best["step"])
+                self._best = part_of(found.tensors, "model/")
+            except (CorruptFile, FileNotFoundError) as error:
+                self.options.warn(f"{error}; the last network is taken for the best")
+        if self._best is None:
+            return None
+        model = model_from(self.model.config()).to(self.model.like)
+        model.load_state_dict(self._best)
+        return self.operator(model, [entry for entry in self.progress.metrics if entry["step"] <= best["step"]])
 
     def save(self) -> None:
         """Write a checkpoint of this moment; none if the numbers of the last step are bad: all ranks will stop."""
@@ -154,11 +172,6 @@ class Trainer:
         except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             where = self.folder.path if self.folder else ""
             raise CorruptFile(f"{where}: the checkpoint of step {found.step} is not of this run: {error}") from error
-
-    def _operator_of(self, found: Checkpoint) -> Operator:
-        model = model_from(self.model.config()).to(self.model.like)
-        model.load_state_dict(part_of(found.tensors, "model/"))
-        return self.operator(model, found.state["metrics"])
 
     # --- between steps
 
@@ -187,6 +200,8 @@ class Trainer:
         before = progress.best
         entry = progress.end_epoch(self.setup.recipe.rate(progress.step - 1, progress.steps), validation, speed)
         self._warn_if_diverged()
+        if progress.best is not before:
+            self._best = {name: x.detach().cpu().clone() for name, x in self.model.state_dict().items()}
         if self.folder is not None and self.first:
             self.folder.log(entry)
             for name, value in entry.items():

@@ -35,6 +35,7 @@ class Progress:
     total     sum of the losses of this epoch, on the device
     metrics   an entry for each finished epoch
     best      step and validation error of the best network so far, or None
+    patient_since   epoch from which evaluations without a smaller error are counted
     """
 
     def __init__(self, steps: int, epochs: int, device: torch.device, world: int) -> None:
@@ -43,6 +44,7 @@ class Progress:
         self.total = torch.zeros((), dtype=torch.float64, device=device)
         self.metrics: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
+        self.patient_since = 0
         self._seconds, self._started = 0.0, time.monotonic()
         self._epoch_started, self._epoch_edges, self._first = time.monotonic(), 0, 0
 
@@ -97,8 +99,8 @@ class Progress:
             return True
         if patience is None or self.best is None:
             return False
-        since = [entry for entry in self.metrics if entry["validation"] is not None and entry["step"] > self.best["step"]]
-        return len(since) >= patience
+        later = [entry for entry in self.metrics if entry["step"] > self.best["step"] and entry["epoch"] > self.patient_since]
+        return sum(entry["validation"] is not None for entry in later) >= patience
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

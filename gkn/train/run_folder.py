@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from gkn.operator.card import CARD
 from gkn.operator.checkpoint import Checkpoint, Checkpoints
 from gkn.operator.operator import Operator
 from gkn.operator.saved import BEST, METRICS, OPERATOR, RUN, START, STEPS
-from gkn.system.files import CorruptFile, difference, digest, read_sealed_json, unfinished, write, write_sealed_json
+from gkn.system.files import difference, digest, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.system.machine import versions
 
 
@@ -47,21 +48,23 @@ class RunFolder:
         self.path, self.config, self.first, self.world, self.warn = path, dict(config), first, world, warn
         self.checkpoints, self.save_every = Checkpoints(path / STEPS, keep), save_every
         self._saved = time.monotonic()
+        self.continued_at = 0  # epoch at which a run went on that had stopped
 
     def open(self) -> Checkpoint | None:
         """Begin a run in an empty folder, or return the newest checkpoint of the run that is there."""
         path = self.path / RUN
+        found, wrong = self.checkpoints.newest()
         if path.exists():
             said = read_sealed_json(path)
             there = {key: value for key, value in said.items() if key not in ("versions", "continued")}
             if there != self.config:
-                self._continue(said, there)
+                said = self._continue(said, there, 0 if found is None else int(found.state["epoch"]))
+            self.continued_at = max(said.get("continued", [0]))
         elif self.first:
             others = [each.name for each in sorted(self.path.iterdir()) if not each.name.startswith((".lock", RUN))]
             if others:
                 raise OtherRun(f"{self.path} is not empty and holds no run ({', '.join(others[:3])}); choose another folder")
             write_sealed_json(path, {**self.config, "versions": versions()})
-        found, wrong = self.checkpoints.newest()
         for text in wrong:
             self.warn(f"{text}; going on from {'the checkpoint before' if found else 'the beginning'}")
         if self.world > 1:
@@ -69,16 +72,25 @@ class RunFolder:
             self._agree("configuration", digest(self.config))
         return found
 
-    def _continue(self, said: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-        """Let a run go on if only the number of epochs is larger; raise an error otherwise."""
-        epochs, before = self.config["recipe"]["epochs"], there.get("recipe", {}).get("epochs", 0)
-        longer = {**there, "recipe": {**there.get("recipe", {}), "epochs": epochs}}
-        if longer != self.config or epochs < before:
+    def _continue(self, said: Mapping[str, Any], there: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+        """Let a run go on at an epoch if only its length differs: more epochs, another patience. Raise an error otherwise.
+
+        Results of the shorter run are removed, so that they are not taken for those of the longer one. Its last network is in
+        the checkpoints. Return the new content of run.json.
+        """
+        recipe, before = self.config["recipe"], there.get("recipe", {})
+        length = {key: recipe[key] for key in ("epochs", "patience") if key in recipe}
+        longer = {**there, "recipe": {**{key: value for key, value in before.items() if key != "patience"}, **length}}
+        if longer != self.config or recipe["epochs"] < before.get("epochs", 0):
             what = difference(dict(there), self.config)
             raise OtherRun(f"{self.path} holds another run: {what}; choose another folder, or remove this one")
+        entries = {**self.config, "versions": said["versions"], "continued": [*said.get("continued", []), epoch]}
         if self.first:
-            more = {"versions": said["versions"], "continued": [*said.get("continued", []), before]}
-            write_sealed_json(self.path / RUN, {**self.config, **more})
+            for name in (OPERATOR, BEST):
+                if (self.path / name).is_dir():
+                    shutil.rmtree(self.path / name)
+            write_sealed_json(self.path / RUN, entries)
+        return entries
 
     def describe(self, operator: Operator) -> None:
         """Save the operator as it is when training begins: with it, checkpoints of an unfinished run can be loaded."""
@@ -110,19 +122,13 @@ class RunFolder:
             with open(self.path / METRICS, "a") as file:
                 file.write(json.dumps(entry) + "\n")
 
-    def export(self, operator: Operator, best: Callable[[Checkpoint], Operator], step: int | None) -> None:
-        """Save the operator, and the best one if it was at another step."""
+    def export(self, operator: Operator, best: Operator | None) -> None:
+        """Save the operator, and before it the best one, if that is another: a run with an operator is finished."""
         if not self.first:
             return
+        if best is not None:
+            best.save(self.path / BEST)
         operator.save(self.path / OPERATOR)
-        if step is None:
-            return
-        try:
-            found = self.checkpoints.load(step)
-        except (CorruptFile, FileNotFoundError) as error:
-            self.warn(f"{error}; the best is not exported")
-            return
-        best(found).save(self.path / BEST)
 
     def _agree(self, what: str, mine: int | str) -> None:
         """Raise an error unless all ranks have the same."""
