@@ -324,7 +324,7 @@ def test_a_run_has_the_same_bits_again_and_when_resumed(precision, tmp_path):
     for name, x in first.model.state_dict().items():
         assert torch.equal(x, again.model.state_dict()[name]), name
         assert torch.equal(x, resumed.model.state_dict()[name]), name
-    here = load(tmp_path / "a", device="cpu")  # on another machine
+    here = load(tmp_path / "a", best=True, device="cpu")  # on another machine
     data = make_dataset(Darcy(size=16, modes=8), 12, 0)
     assert torch.allclose(relative_l2(here, data).each, relative_l2(first, data).each, rtol=0.02)
 
@@ -406,21 +406,27 @@ def test_small_kernels_give_the_same_bits_twenty_times():
     ("kind", "rule"), [(NearFar, Radius(0.1)), (NearFar, Nystrom(0.1, 300)), (Multigrid, Radius(0.1))], ids=str
 )
 @pytest.mark.parametrize("more", [{}, {"symmetries": True, "gradient": 0.1}], ids=["plain", "all"])
-@pytest.mark.parametrize(("precision", "steps", "close"), [("fp32", 8, 1e-5), ("bf16", 4, 2e-3)])
-def test_a_recorded_step_is_the_step(precision, steps, close, kind, rule, more, monkeypatch):
-    """Replayed or not, a run has the same losses up to rounding, which grows with the steps in bf16.
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_recorded_step_is_the_step(precision, kind, rule, more, monkeypatch):
+    """Replayed or not, a run has the same losses up to rounding. In bf16 both are about as far from those in fp32.
 
     A last batch that is smaller has a record of its own, and one with more edges than fit is recorded anew.
     """
     monkeypatch.setattr("gkn.train.capture.SPARE", 1.001)
     data = make_dataset(Darcy(size=31), 10, device="cuda").smoothed(0.05)
-    losses = {}
-    for capture in (True, False):
+
+    def losses(capture, precision):
         torch.manual_seed(0)
-        model = kind(2, len(data.inputs), 1, width=32, radius=0.1)
-        seen = losses[capture] = []
+        model, seen = kind(2, len(data.inputs), 1, width=32, radius=0.1), []
         options = {"device": "cuda", "weighted": True, "zero": "box", "batch": 4, "epochs": 3, "precision": precision, **more}
         fit(data, model, rule, "ours", capture=capture, report=seen.append, **options)
-    one, other = (torch.tensor([status.loss for status in losses[capture][1:]]) for capture in (True, False))
-    assert len(one) == 8
-    torch.testing.assert_close(one[:steps], other[:steps], rtol=close, atol=0)
+        return torch.tensor([status.loss for status in seen[1:]])
+
+    recorded, plain = losses(True, precision), losses(False, precision)
+    assert len(recorded) == 8
+    if precision == "fp32":
+        torch.testing.assert_close(recorded, plain, rtol=1e-5, atol=0)
+        return
+    exact = losses(False, "fp32")
+    error, usual = (float(((each - exact) / exact).abs().max()) for each in (recorded, plain))
+    assert error <= 2 * usual + 1e-3, (error, usual)
