@@ -273,6 +273,25 @@ def test_inputs_and_outputs_on_different_points():
     assert torch.allclose(linear.field("f"), amplitude * grid.points[:, 0])
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_inputs_on_different_points_beside_vectors_and_numbers(many):
+    grid, there = Grid(12, 1), Grid(90 if many else 3, 1)
+    load = torch.arange(12.0)
+    v = torch.stack([1 + there.points[:, 0], 2 - there.points[:, 0]], 1) * (1 + load[:, None, None])
+    data = Dataset(grid, v=v, load=load, u=(1 + load[:, None]) * grid.points[:, 0] + 1, input_domain=there)
+    assert data.parameter("load", 7) == 7
+    if many:
+        assert torch.allclose(data.value("v", 4)[:, 1], 5 * (2 - grid.points[:, 0]))
+    else:
+        assert data.groups["v"] == tuple(f"v_{j}" for j in range(6))
+        assert data.parameter("v_5", 4) == 5.0  # the third point, the second component: 5 (2 - 1)
+    operator = gkn.fit(data, settings=SMALL, epochs=1, device="cpu")
+    answer = operator.answer(grid, input_domain=there, v=v[4].numpy(), load=4.0)["u"]
+    assert np.allclose(answer, operator(data[4])[:, 0], atol=1e-5)
+    with pytest.raises(ValueError, match=r"input 'v' of sample 0 of shape \(5, 2\) for \d+ points of input_domain"):
+        operator.answer(grid, input_domain=there, v=v[4, :1].expand(5, 2), load=4.0)
+
+
 # --- several fields
 
 

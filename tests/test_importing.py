@@ -58,6 +58,26 @@ def test_samples_keep_the_names_of_their_files(runs, tmp_path):
         import_files([runs, runs / "more"])
 
 
+def test_vectors_in_space_have_three_components(tmp_path):
+    """A component that is missing is not 0. In the plane, 0 was dropped."""
+    tetra = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    np.savez(tmp_path / "a.npz", points=tetra, cells_tetra=[[0, 1, 2, 3]], u=tetra)
+    np.savez(tmp_path / "b.npz", points=tetra, cells_tetra=[[0, 1, 2, 3]], u=tetra[:, :2])
+    with pytest.raises(UnreadableFile, match=r"b\.npz: field u has 2 components; .*a\.npz has 3"):
+        import_files(tmp_path)
+    np.savez(tmp_path / "b.npz", points=tetra, cells_triangle=[[0, 1, 2], [0, 1, 3]], u=tetra)
+    with pytest.raises(UnreadableFile, match=r"b\.npz: cells of dimension 2; .*a\.npz has cells of dimension 3"):
+        import_files(tmp_path)
+
+
+def test_folders_below_are_named(runs):
+    (runs / "cases/a").mkdir(parents=True)
+    run(runs / "cases/a/run7.npz", 7)
+    with pytest.raises(FileNotFoundError, match=r"those of its folders are \".*cases/\*\*/\*\.npz\""):
+        import_files(runs / "cases")
+    assert len(import_files(f"{runs}/cases/**/*.npz")) == 1
+
+
 def test_vectors_are_groups(runs):
     dataset = import_files(runs, inputs=["v"])
     assert dataset.inputs == ("v_x", "v_y")
@@ -145,7 +165,8 @@ def test_files_that_do_not_go_together(tmp_path):
     with pytest.raises(UnreadableFile, match=r"2\.npz: field v has 4 components; .*1\.npz has 2"):
         read_files(tmp_path)
     run(tmp_path / "2.npz", v=np.ones((20, 3)))
-    assert read_files(tmp_path).fields["v"].shape == (2, 20, 3)  # the first file's third component was 0
+    with pytest.raises(UnreadableFile, match=r"2\.npz: field v has 3 components; .*1\.npz has 2"):
+        read_files(tmp_path)  # the first file never had a third component that was 0
     np.savez(tmp_path / "1.npz", u=np.ones((2, 4, 4)))
     np.savez(tmp_path / "2.npz", u=np.ones((2, 5, 5)))
     with pytest.raises(UnreadableFile, match=r"2\.npz: a grid of 5 x 5; .*1\.npz has a grid of 4 x 4: grids that differ"):

@@ -357,3 +357,88 @@ def test_named_sets_are_inputs_where_meshes_differ(tmp_path):
     assert any("not used: T" in line for line in said)
     one = gkn.import_files([tmp_path / "m0.vtu"])
     assert one.inputs == ()
+
+
+# --- answers on the geometry of the file, from files that were read as the training data were
+
+
+def written(path, points, fields):
+    """Write triangles in space as another program would, with a flat axis anywhere."""
+    import meshlane
+
+    cells = [("triangle", meshes.box("triangle", 3).cells.numpy())]
+    meshlane.write(path, meshlane.Mesh(points, cells, point_data=fields))
+
+
+@pytest.mark.parametrize(("axis", "at"), [(1, 0.0), (2, 5.0), (0, -2.0)])
+def test_an_answer_lies_where_its_input_lies(axis, at, tmp_path):
+    """A plate at z = 5, or in the x-z plane: points and vectors come back in the coordinates of the file."""
+    import meshlane
+
+    plane = meshes.box("triangle", 3).points.numpy()
+    points = np.insert(plane, axis, at, 1)
+    rng = np.random.default_rng(0)
+    (tmp_path / "files").mkdir()
+    for i in range(10):
+        v = np.insert(rng.random((len(plane), 2)), axis, 0.0, 1)
+        written(tmp_path / f"files/{i}.vtu", points, {"v": v})
+    data = gkn.import_files(tmp_path / "files", outputs=["v"])
+    assert data.dim == 2
+    gkn.fit(data, **QUICK).save(tmp_path / "operator")
+    run("predict", tmp_path / "operator", "--input", tmp_path / "files/3.vtu", "--out", tmp_path / "answer.vtu")
+    given, answer = meshlane.read(tmp_path / "files/3.vtu"), meshlane.read(tmp_path / "answer.vtu")
+    assert np.array_equal(answer.points, given.points)
+    assert np.array_equal(answer.point_data["v_truth"], given.point_data["v"])
+    assert not answer.point_data["v"][:, axis].any()
+    assert all(answer.point_data["v"][:, i].any() for i in range(3) if i != axis)
+
+
+def test_vectors_in_the_plane_get_back_the_component_they_lost(tmp_path):
+    """In some files a vector leaves the plane, in others its third component is 0: three components for all of them."""
+    points = np.insert(meshes.box("triangle", 3).points.numpy(), 2, 0.0, 1)
+    rng = np.random.default_rng(0)
+    (tmp_path / "files").mkdir()
+    for i in range(10):
+        v = rng.random((len(points), 3)) * (1, 1, i > 4)
+        written(tmp_path / f"files/{i}.vtu", points, {"v": v, "w": 1 + rng.random((len(points), 3)) * (1, 1, i > 4)})
+    data = gkn.import_files(tmp_path / "files", outputs=["w"], inputs=["v"])
+    assert data.inputs == ("v_x", "v_y", "v_z")
+    gkn.fit(data, **QUICK).save(tmp_path / "operator")
+    said = run("predict", tmp_path / "operator", "--input", tmp_path / "files/2.vtu", "--out", tmp_path / "a.vtu")
+    assert "relative error of w" in said
+
+
+def test_files_are_read_for_answers_as_they_were_for_training(tmp_path):
+    """Arrays without coordinates lie where `import` was told that they lie."""
+    rng = np.random.default_rng(0)
+    a = rng.random((12, 6, 8))
+    np.savez(tmp_path / "all.npz", a=a, u=1 + a)
+    np.savez(tmp_path / "one.npz", a=a[:1], u=1 + a[:1])
+    words = ["--nodes", "centres", "--box", "0:3,-1:1", "--input", "a", "--out", tmp_path / "data"]
+    run("data", "import", tmp_path / "all.npz", *words)
+    grid = Dataset.open(tmp_path / "data").domain
+    assert (grid.low, grid.high, grid.nodes) == ((0.0, -1.0), (3.0, 1.0), "centres")
+    run("train", tmp_path / "data", "--out", tmp_path / "run", "--epochs", 1, "--network", "width=8", "--device", "cpu")
+    said = run("predict", tmp_path / "run", "--input", tmp_path / "one.npz", "--out", tmp_path / "answer.npz")
+    assert "do not trust" not in said
+    with np.load(tmp_path / "answer.npz") as found:
+        assert np.allclose(found["points"], grid.points)
+    said = run("predict", tmp_path / "run", "--input", tmp_path / "all.npz", "--out", tmp_path / "answer.npz")
+    assert "all.npz: sample 0 of 12; --sample chooses another" in said
+    for wrong in ("0:1", "0:1:2,3", "1,2"):
+        words = ["--box", wrong, "--input", "a", "--out", tmp_path / "other"]
+        assert run("data", "import", tmp_path / "all.npz", *words, code=1 if wrong == "0:1" else 2)
+
+
+def test_a_field_that_is_not_used_may_be_bad(tmp_path):
+    data = plates(12)
+    gkn.fit(data, **QUICK).save(tmp_path / "operator")
+    bad = np.full(len(data[0].domain), np.nan)
+    mesh = data[0].domain
+    import meshlane
+
+    points = np.insert(mesh.points.numpy(), 2, 0.0, 1)
+    meshlane.write(tmp_path / "a.vtu", meshlane.Mesh(points, [("triangle", mesh.cells.numpy())], point_data={"junk": bad}))
+    words = ["--input", tmp_path / "a.vtu", "--out", tmp_path / "b.vtu", "--set", "load=1.5"]
+    said = run("predict", tmp_path / "operator", *words)
+    assert "a.vtu: not finite everywhere, and not copied to the answer: junk" in said

@@ -17,7 +17,7 @@ from gkn.data.check import Finding, Pde, check_dataset
 from gkn.data.dataset import Dataset, described
 from gkn.data.generate import make_dataset
 from gkn.data.problems import PROBLEMS, problem_named
-from gkn.data.readers import READERS, import_files
+from gkn.data.readers import READERS, ReadOptions, describe, read_files, to_dataset
 from gkn.data.storage import Manifest
 from gkn.data.stored import Stored
 
@@ -80,6 +80,11 @@ class ImportOptions:
     nodes: Annotated[
         str | None, typer.Option(help="Where values of arrays without coordinates lie: vertices, centres or left.")
     ] = None
+    box: Annotated[
+        str | None,
+        typer.Option(metavar="LOW:HIGH,...", help="Sides of the box of such arrays, e.g. 0:2,0:1. By default the unit box."),
+    ] = None
+    periodic: Annotated[bool, typer.Option(help="Such arrays are periodic along all axes.")] = False
     low: Annotated[float, typer.Option(help="Meaning of False in a boolean coefficient.")] = 3.0
     high: Annotated[float, typer.Option(help="Meaning of True in a boolean coefficient.")] = 12.0
     repair: Annotated[bool, typer.Option(help="Drop flat cells and points that belong to no cell.")] = False
@@ -92,19 +97,31 @@ def data_import(options: ImportOptions) -> None:
     """Make a dataset of files you have, and say what was understood, moved, dropped and not used."""
     if options.nodes not in (None, "vertices", "centres", "left"):
         raise typer.BadParameter(f"{options.nodes!r}: use vertices, centres or left", param_hint="--nodes")
-    how: dict[str, Any] = {"nodes": options.nodes, "low": options.low, "high": options.high, "repair": options.repair}
-    dataset = import_files(
-        options.files,
-        outputs=options.output or ["u"],
-        inputs=options.input_,
-        parameters=options.parameters,
-        report=lambda line: console.print(plain(line), soft_wrap=True),
-        **how,
-    )
+    nodes: Any = options.nodes
+    reading = ReadOptions(nodes, options.low, options.high, options.repair, _box(options.box), options.periodic)
+    content = read_files(options.files, reading, options.parameters)
+
+    def report(line: str) -> None:
+        console.print(plain(line), soft_wrap=True)
+
+    for line in describe(content):
+        report(line)
+    dataset = to_dataset(content, options.output or ["u"], options.input_, report)
     names = [Path(file).name for file in options.files]
-    given = {"nodes": options.nodes or "", "low_is": options.low, "high_is": options.high}
-    dataset.save(options.out, origin={"name": "import", "files": names, **given}, force=options.force)
+    dataset.save(options.out, origin={"name": "import", "files": names, **reading.json()}, force=options.force)
     console.print(f"{plain(options.out)}: {plain(repr(dataset))}", soft_wrap=True)
+
+
+def _box(text: str | None) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return the corners of the box that LOW:HIGH,LOW:HIGH describes."""
+    if text is None:
+        return None
+    try:
+        sides = [tuple(map(float, side.split(":"))) for side in text.split(",")]
+        low, high = zip(*((a, b) for a, b in sides), strict=True)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: needed LOW:HIGH for every axis, e.g. 0:2,0:1", param_hint="--box") from None
+    return low, high
 
 
 @app.command("info")

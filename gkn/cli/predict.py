@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ import typer
 from gkn.cli.options import verb
 from gkn.cli.shell import Best, Device, L, M, R, console, load_chosen, plain, progress_bar, settings, warn, way_named
 from gkn.data import writers
-from gkn.data.readers import READERS, parameters_of, read_points, read_sample
+from gkn.data.readers import READERS, FileSample, ReadOptions, listed_files, parameters_of, read_points, read_sample
+from gkn.data.readers.join import in_space
 from gkn.geometry.cloud import Cloud
 from gkn.operator.evaluate import relative_errors
 from gkn.operator.operator import Operator
@@ -80,9 +80,7 @@ def predict(options: PredictOptions) -> None:
 
 def _targets(options: PredictOptions) -> dict[Path, Path]:
     """Return the answer file of each input file."""
-    files = [file for given in options.input_ for file in _files(given)]
-    if not files:
-        raise FileNotFoundError(f"{', '.join(options.input_)}: no such files")
+    files = [*listed_files(options.input_, options.parameters)]
     if len(files) == 1 and options.out.suffix:
         found = {files[0]: options.out}
     else:
@@ -100,23 +98,17 @@ def _targets(options: PredictOptions) -> dict[Path, Path]:
     return found
 
 
-def _files(given: str) -> list[Path]:
-    """Return the files that a path, a folder or a pattern stands for."""
-    path = Path(given)
-    if path.is_dir():
-        return sorted(each for each in path.iterdir() if each.suffix.lower() in READERS and each.suffix.lower() != ".csv")
-    if any(character in given for character in "*?[") and not path.exists():
-        return [Path(each) for each in sorted(glob.glob(given, recursive=True))]
-    return [path]
-
-
 def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, how: How, points: torch.Tensor | None) -> str:
     """Answer for one file, write the answer, and return a sentence about it."""
     known = operator.features
     outputs = {"u": (0, 1)} if known is None else known.output_fields
-    given = read_sample(file, options.sample, options.repair, needed=None if known is None else known.given_fields)
+    needed = None if known is None else known.given_fields
+    reading = ReadOptions.from_json(operator.about.get("reading") or {})  # as the training data were read
+    given = read_sample(file, options.sample, options.repair, needed, reading)
+    if given.count > 1:
+        console.print(plain(f"{file.name}: sample {options.sample} of {given.count}; --sample chooses another"), soft_wrap=True)
     numbers = {**given.parameters, **_numbers(options, file, known.parameters if known is not None else ())}
-    fields: dict[str, Any] = {**given.fields, **numbers}
+    fields: dict[str, Any] = {**_whole_vectors(given, operator), **numbers}
     writers.check(out, [*given.fields, *outputs])
     try:
         asked = operator.sample(given.domain, **fields)
@@ -131,19 +123,34 @@ def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, 
     if points is not None:
         writers.save(out, Cloud(points), answers)
         return text
-    truths = {name: given.fields[name].double() for name in outputs if name in given.fields}
-    others = {name: values for name, values in given.fields.items() if name not in outputs}
+    truths = {name: fields[name].double() for name in outputs if name in given.fields}
+    truths = {name: truth for name, truth in truths.items() if truth.shape == answers[name].shape}
+    copied = {name: x for name, x in given.fields.items() if name not in outputs and name not in given.cell_data}
+    others = {name: x for name, x in copied.items() if bool(torch.isfinite(x).all())}
+    if len(others) < len(copied):
+        lost = ", ".join(name for name in copied if name not in others)
+        warn(f"{file.name}: not finite everywhere, and not copied to the answer: {lost}")
     for name, truth in truths.items():
-        truth = truth[:, : answers[name].shape[1]] if truth.ndim == 2 else truth
         others |= {f"{name}_truth": truth, f"{name}_error": answers[name] - truth}
     at_cells = {f"{name}_truth" if name in outputs else name: values for name, values in given.cell_data.items()}
-    writers.save(out, given.domain, {**others, **answers}, at_cells if out.suffix == ".vtu" else None, numbers)
+    to_vtu = out.suffix == ".vtu"
+    domain, written = given.in_space({**others, **answers}) if to_vtu else (given.domain, {**others, **answers})
+    writers.save(out, domain, written, at_cells if to_vtu else None, numbers)
     for name, truth in truths.items():
         start, stop = outputs[name]
-        whole = truth.reshape(len(truth), -1)[:, : stop - start]
+        whole = truth.reshape(len(truth), -1)
         error = relative_errors(found[:, start:stop], whole, given.domain.weights[:, None], [(0, stop - start)])
         text += f"; relative error of {name} {float(error[0]):.4f}"
     return text
+
+
+def _whole_vectors(given: FileSample, operator: Operator) -> dict[str, torch.Tensor]:
+    """Return the fields of a file. Vectors in the plane get back a component 0 that other files of the training data have."""
+    known = {} if operator.features is None else operator.features.groups
+    return {
+        name: in_space(x, given.flat_axes) if x.ndim == 2 and x.shape[1] == 2 and len(known.get(name, ())) == 3 else x
+        for name, x in given.fields.items()
+    }
 
 
 def _numbers(options: PredictOptions, file: Path, known: Sequence[str]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from gkn.cli.judge import judge
 from gkn.cli.options import verb
 from gkn.cli.shell import Config, DatasetPath, Device, console, literals, plain, settings, warn
 from gkn.data.dataset import Dataset
+from gkn.data.readers import READING
 from gkn.data.split import Split
 from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
@@ -126,6 +127,8 @@ def train(options: TrainOptions) -> None:
     parts, validation = _data(options, whole, split)
     start = None if options.start is None else load(options.start, best=True)
     about = {"command": shlex.join(["gkn", *sys.argv[1:]]), "device": _described(device), "split": split.json()}
+    origin = {} if whole.manifest is None else whole.manifest.origin
+    about |= {"reading": {key: origin[key] for key in READING if key in origin}} if origin.get("name") == "import" else {}
     with training_bar(options.out.name) as report:
         operator = fit(
             parts,

@@ -24,31 +24,39 @@ def are_sensors(domain: Domain | Sequence[Domain]) -> bool:
 def transferred(
     fields: Mapping[str, Any], source: Domain | Sequence[Domain], target: Domain | Sequence[Domain]
 ) -> dict[str, Any]:
-    """Return inputs (n, K) on the points of `source` as fields on the points of `target`.
+    """Return inputs (n, K) or (n, K, c) on the points of `source` as fields on the points of `target`.
 
     Sensors become parameters, (n,) numbers NAME_0, NAME_1 and so on. Other functions are interpolated as their domain does it.
+    Numbers (n,) are parameters already.
     """
     sensors = are_sensors(source)
     found: dict[str, Any] = {}
     for name, given in fields.items():
         rows = [real(row, name) for row in given]
+        if all(row.ndim == 0 for row in rows):
+            found[name] = torch.stack(rows)
+            continue
+        for i, row in enumerate(rows):
+            here = source[i] if isinstance(source, Sequence) else source
+            if row.ndim not in (1, 2) or len(row) != len(here):
+                shape = tuple(row.shape)
+                raise ValueError(f"input {name!r} of sample {i} of shape {shape} for {len(here)} points of input_domain")
         if sensors:
-            found |= {f"{name}_{j}": values for j, values in enumerate(torch.stack(rows).unbind(1))}
+            values = torch.stack([row.reshape(-1) for row in rows])
+            found |= {f"{name}_{j}": column for j, column in enumerate(values.unbind(1))}
             continue
         out = []
         for i, row in enumerate(rows):
             here = source[i] if isinstance(source, Sequence) else source
             there = target[i] if isinstance(target, Sequence) else target
-            if len(row) != len(here):
-                raise ValueError(f"input {name!r} of sample {i} has {len(row)} values for {len(here)} points of input_domain")
             out.append(interpolated(row, here, there))
         found[name] = out if isinstance(target, Sequence) else torch.stack(out)
     return found
 
 
 def interpolated(row: Tensor, source: Domain, target: Domain) -> Tensor:
-    """Return one function (K,) of a domain at the points of another one."""
-    return source.interpolate(row[:, None], target.points)[:, 0]
+    """Return one function (K,), or (K, c) with components, of a domain at the points of another one."""
+    return source.interpolate(row if row.ndim == 2 else row[:, None], target.points).reshape(len(target), *row.shape[1:])
 
 
 def brought_together(
@@ -58,5 +66,6 @@ def brought_together(
     moved = transferred({name: fields[name] for name in inputs}, source, target)
     groups: dict[str, tuple[str, ...]] = {}
     if are_sensors(source):
-        groups = {name: tuple(each for each in moved if each.rpartition("_")[0] == name) for name in inputs}
+        parts = {name: tuple(each for each in moved if each.rpartition("_")[0] == name) for name in inputs}
+        groups = {name: names for name, names in parts.items() if names}
     return {**{name: given for name, given in fields.items() if name not in inputs}, **moved}, groups

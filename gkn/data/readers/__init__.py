@@ -7,6 +7,7 @@ from __future__ import annotations
 from gkn.data.readers import cgns, csv, hdf5, mat, mesh, npz, pt, vtu
 from gkn.data.readers.format import (
     READERS,
+    READING,
     Content,
     Nodes,
     ReadOptions,
@@ -14,12 +15,21 @@ from gkn.data.readers.format import (
     read_file,
     reader,
 )
-from gkn.data.readers.importing import FileSample, import_files, parameters_of, read_files, read_sample, to_dataset
+from gkn.data.readers.importing import (
+    FileSample,
+    import_files,
+    listed_files,
+    parameters_of,
+    read_files,
+    read_sample,
+    to_dataset,
+)
 from gkn.data.readers.npz import read_points
 from gkn.data.readers.report import describe
 
 __all__ = [
     "READERS",
+    "READING",
     "Content",
     "FileSample",
     "Nodes",
@@ -30,6 +40,7 @@ __all__ = [
     "describe",
     "hdf5",
     "import_files",
+    "listed_files",
     "mat",
     "mesh",
     "npz",

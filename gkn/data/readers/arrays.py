@@ -109,19 +109,22 @@ def plain(path: Path, arrays: Mapping[str, Array], options: ReadOptions) -> Cont
     K, several = points.shape[-2], len(points) if points.ndim == 3 else None
     fields, parameters, n = _told_apart(path, {k: v for k, v in given.items() if not is_geometry(k)}, K, several)
     notes: list[str] = []
+    flat_axes: dict[int, float] = {}
     if any(name.startswith("cells") and is_geometry(name) for name in given):
-        flat_points, dropped = without_constant_axes(path, points.reshape(-1, points.shape[-1]), 0, notes)
-        points = flat_points.reshape(*points.shape[:-1], -1)
-        if dropped is not None:
+        varying, flat_axes = without_constant_axes(path, points.reshape(-1, points.shape[-1]), 0, notes)
+        points = varying.reshape(*points.shape[:-1], -1)
+        if flat_axes:
+            dropped = max(flat_axes)
             across = [name for name, v in fields.items() if v.ndim == 3 and v.shape[2] == 3 and not v[..., dropped].any()]
             fields |= {name: np.delete(fields[name], dropped, 2) for name in across}
     if several is None:
         domain, kept = _domain(path, points, given, options, notes)
         flat: dict[str, Any] = {name: torch.from_numpy(np.ascontiguousarray(v))[:, kept] for name, v in fields.items()}
-        return Content(domain, flat, parameters, notes=tuple(notes))
+        return Content(domain, flat, parameters, notes=tuple(notes), flat_axes=flat_axes)
     pairs = [_domain(path, each, given, options, notes) for each in points]
     rows = {name: [torch.from_numpy(np.ascontiguousarray(v[i]))[pairs[i][1]] for i in range(n)] for name, v in fields.items()}
-    return Content([domain for domain, _ in pairs], {**rows}, parameters, notes=tuple(dict.fromkeys(notes)))
+    domains, said = [domain for domain, _ in pairs], tuple(dict.fromkeys(notes))
+    return Content(domains, {**rows}, parameters, notes=said, flat_axes=flat_axes)
 
 
 def _told_apart(

@@ -107,7 +107,8 @@ def content_of(path: Path, raw: RawMesh, options: ReadOptions) -> Content:
     blocks = [_checked(path, kind, np.asarray(corners), len(points)) for kind, corners in raw.cells]
     dims = [0 if kind == "vertex" else SHAPES[kind][1] for kind, _ in blocks]
     top = max(dims, default=0)
-    points, dropped = without_constant_axes(path, points, top, notes)
+    points, flat = without_constant_axes(path, points, top, notes)
+    dropped = max(flat, default=None)
     fields = {
         name: _columns(path, name, np.asarray(values), len(points), dropped)
         for name, values in raw.point_data.items()
@@ -124,9 +125,9 @@ def content_of(path: Path, raw: RawMesh, options: ReadOptions) -> Content:
     sizes = {kind: measures(points, kind, corners) for kind, corners in cells.items()}
     if options.repair:
         solid = {kind: size > 0 for kind, size in sizes.items()}
-        flat = sum(int((~mask).sum()) for mask in solid.values())
-        if flat:
-            notes.append(f"cells dropped, because their size is 0: {flat}")
+        without_size = sum(int((~mask).sum()) for mask in solid.values())
+        if without_size:
+            notes.append(f"cells dropped, because their size is 0: {without_size}")
             cell_data = {
                 name: [array[mask] for array, mask in zip(arrays, solid.values(), strict=True) if mask.any()]
                 for name, arrays in cell_data.items()
@@ -158,6 +159,7 @@ def content_of(path: Path, raw: RawMesh, options: ReadOptions) -> Content:
         {name: torch.tensor([value], dtype=torch.float64) for name, value in raw.parameters.items()},
         cell_data=cell_data,
         notes=tuple(notes),
+        flat_axes=flat,
     )
 
 
@@ -194,8 +196,8 @@ def _checked(path: Path, kind: str, corners: Array, points: int) -> tuple[str, A
     return kind, np.ascontiguousarray(corners, dtype=np.int64)
 
 
-def without_constant_axes(path: Path, points: Array, top: int, notes: list[str]) -> tuple[Array, int | None]:
-    """Return points without the axes on which they do not vary, and the axis that vectors lose with it.
+def without_constant_axes(path: Path, points: Array, top: int, notes: list[str]) -> tuple[Array, dict[int, float]]:
+    """Return points without the axes on which they do not vary, and these axes with their coordinate.
 
     Surfaces in space keep their three coordinates.
     """
@@ -209,11 +211,11 @@ def without_constant_axes(path: Path, points: Array, top: int, notes: list[str])
         what = f"cells of dimension {top}" if top else "points"
         raise UnreadableFile(f"{path}: {what}, but the points differ along {axes} only")
     if varies.all():
-        return points, None
-    lost = [i for i in range(len(varies)) if not varies[i]]
-    said = ", ".join(f"{'xyz'[i]} = {points[0, i]:g}" for i in lost)
+        return points, {}
+    flat = {i: float(points[0, i]) for i in range(len(varies)) if not varies[i]}
+    said = ", ".join(f"{'xyz'[i]} = {at:g}" for i, at in flat.items())
     notes.append(f"coordinates dropped, because they are the same at all points: {said}")
-    return np.ascontiguousarray(points[:, varies]), lost[-1]
+    return np.ascontiguousarray(points[:, varies]), flat
 
 
 def _columns(path: Path, name: str, array: Array, count: int, dropped: int | None) -> Array:

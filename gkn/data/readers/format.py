@@ -40,6 +40,7 @@ class Content:
     sources       the file of each sample, for messages; filled in by `read_file`
     missing       fields and parameters that only some of several files have, each with a file that lacks it
     table_inputs  parameters of an explicit table, which are inputs whatever else is chosen
+    flat_axes     axes of the file that were dropped because all points have the same coordinate there, with it
     """
 
     domain: Domain | list[Domain]
@@ -53,6 +54,7 @@ class Content:
     sources: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     table_inputs: tuple[str, ...] = ()
+    flat_axes: Mapping[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         if self.sources:
@@ -86,7 +88,21 @@ class ReadOptions:
     box: tuple[Sequence[float], Sequence[float]] | None = None
     periodic: bool = False
 
+    def json(self) -> dict[str, Any]:
+        """Return the options that say how arrays are to be understood, as they are kept with a dataset and an operator."""
+        box = {} if self.box is None else {"box": [[*map(float, corner)] for corner in self.box]}
+        periodic = {"periodic": True} if self.periodic else {}
+        return {"nodes": self.nodes or "", "low_is": self.low, "high_is": self.high, **box, **periodic}
 
+    @staticmethod
+    def from_json(said: Mapping[str, Any], repair: bool = False) -> ReadOptions:
+        box, low, high = said.get("box"), said.get("low_is", 3.0), said.get("high_is", 12.0)
+        corners = None if box is None else (tuple(map(float, box[0])), tuple(map(float, box[1])))
+        return ReadOptions(said.get("nodes") or None, float(low), float(high), repair, corners, bool(said.get("periodic")))
+
+
+READING = ("nodes", "low_is", "high_is", "box", "periodic")
+"""Names of the entries of `ReadOptions.json`, in the origin of a dataset and in an operator."""
 Reader: TypeAlias = Callable[[Path, ReadOptions], Content]
 READERS: dict[str, Reader] = {}
 """The reader of each file name ending."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,10 +27,11 @@ from gkn.data.readers.format import (
     UnreadableFile,
     read_file,
 )
-from gkn.data.readers.join import joined
+from gkn.data.readers.join import in_space, joined
 from gkn.data.readers.report import describe
 from gkn.geometry.cloud import Cloud
 from gkn.geometry.domain import Domain
+from gkn.geometry.mesh import Mesh
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SETS = ("set:", "region:")
@@ -61,8 +62,7 @@ def import_files(
     report      called with every line of a report on what was read, moved, dropped and not used
     others      see `ReadOptions`
     """
-    options = ReadOptions(nodes, low, high, repair, box, periodic)
-    content = read_files(paths, options, parameters)
+    content = read_files(paths, ReadOptions(nodes, low, high, repair, box, periodic), parameters)
     if report is not None:
         for line in describe(content):
             report(line)
@@ -76,7 +76,7 @@ def read_files(paths: Paths, options: ReadOptions | None = None, parameters: str
                  or without their endings; without such a column, lines are in the order of the samples. The columns of
                  numbers become parameters and inputs.
     """
-    files = [*_listed(paths, None if parameters is None else Path(parameters))]
+    files = [*listed_files(paths, None if parameters is None else Path(parameters))]
     if not files:
         raise ValueError("no file to import was given")
     content = joined([read_file(path, options or ReadOptions()) for path in files])
@@ -218,7 +218,7 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def _listed(paths: Paths, table: Path | None) -> Iterator[Path]:
+def listed_files(paths: Paths, table: Path | None = None) -> Iterator[Path]:
     """Return the files that paths, folders and patterns stand for. A folder's table of parameters is not one of them."""
     for given in [paths] if isinstance(paths, str | os.PathLike) else paths:
         path = Path(given)
@@ -234,10 +234,12 @@ def _listed(paths: Paths, table: Path | None) -> Iterator[Path]:
                 names = ", ".join(each.name for each in lists)
                 raise ValueError(f"{path}: has {names} and the files it lists; name the .pvd, or a pattern such as *.vtu")
             if not found:
-                raise FileNotFoundError(f"{path}: no file to read in this folder; needed {', '.join(READERS)}")
+                below = next((each for each in path.rglob("*") if each.suffix.lower() in READERS and each.is_file()), None)
+                hint = "" if below is None else f'; those of its folders are "{path}/**/*{below.suffix}"'
+                raise FileNotFoundError(f"{path}: no file to read in this folder; needed {', '.join(READERS)}{hint}")
             yield from sorted(found, key=lambda each: natural(each.name))
         elif not path.exists() and any(character in str(given) for character in "*?["):
-            matches = [Path(each) for each in glob.glob(str(given))]
+            matches = [Path(each) for each in glob.glob(str(given), recursive=True)]
             matches = [each for each in matches if table is None or each.resolve() != table.resolve()]
             if not matches:
                 raise FileNotFoundError(f"{given}: no such files")
@@ -323,13 +325,37 @@ def _matched(path: Path, names: list[str], sources: Sequence[str]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class FileSample:
-    """One sample of a file: fields (K,) or (K, c), numbers, and values at cells, in the order of `Domain.cell_blocks`."""
+    """One sample of a file: fields (K,) or (K, c), numbers, and values at cells, in the order of `Domain.cell_blocks`.
+
+    count       number of samples in the file
+    flat_axes   axes that were dropped because all points have the same coordinate there, with it
+    """
 
     domain: Domain
     fields: dict[str, Tensor]
     parameters: dict[str, float] = field(default_factory=dict)
     cell_data: dict[str, list[Array]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    count: int = 1
+    flat_axes: Mapping[int, float] = field(default_factory=dict)
+
+    def in_space(self, fields: Mapping[str, Tensor]) -> tuple[Domain, dict[str, Tensor]]:
+        """Return the domain where it lies in the file, and fields on it with vectors in the directions of the file.
+
+        Only needed if coordinates were dropped that a file in the plane would not have: z = 5, or y = 0.
+        """
+        flat = self.flat_axes
+        if all(axis >= self.domain.dim and at == 0 for axis, at in flat.items()):
+            return self.domain, dict(fields)
+        points = torch.zeros(len(self.domain), self.domain.dim + len(flat), dtype=torch.float64)
+        points[:, [i for i in range(points.shape[1]) if i not in flat]] = self.domain.points
+        points[:, [*flat]] = torch.tensor([*flat.values()], dtype=torch.float64)
+        blocks = {kind: torch.as_tensor(corners) for kind, corners in self.domain.cell_blocks() if kind != "vertex"}
+        moved = {
+            name: in_space(values, flat) if values.ndim == 2 and values.shape[1] == 2 else values
+            for name, values in fields.items()
+        }
+        return (Mesh(points, blocks) if blocks else Cloud(points)), moved
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the domain and the fields, for `domain, fields = read_sample(path)`."""
@@ -337,13 +363,18 @@ class FileSample:
 
 
 def read_sample(
-    path: str | os.PathLike[str], sample: int = 0, repair: bool = False, needed: Sequence[str] | None = None
+    path: str | os.PathLike[str],
+    sample: int = 0,
+    repair: bool = False,
+    needed: Sequence[str] | None = None,
+    options: ReadOptions | None = None,
 ) -> FileSample:
     """Read one sample of a file. Its fields must be finite: those in `needed`, by default all.
 
-    Inputs that the file gives on other points are interpolated to the points of the other fields.
+    Inputs that the file gives on other points are interpolated to the points of the other fields. `options` say how arrays
+    without coordinates are to be understood.
     """
-    content = read_file(Path(path), ReadOptions(repair=repair))
+    content = read_file(Path(path), replace(options or ReadOptions(), repair=repair))
     count = len(content)
     if not 0 <= sample < count:
         raise UnreadableFile(f"{path}: no sample {sample} in it, it has {count}")
@@ -359,4 +390,5 @@ def read_sample(
             )
     numbers = {name: float(values[sample]) for name, values in content.parameters.items()}
     cell_data = content.cell_data if count == 1 else {}
-    return FileSample(content.domain_of(sample), fields, numbers, cell_data, (*content.notes, *notes))
+    said = (*content.notes, *notes)
+    return FileSample(content.domain_of(sample), fields, numbers, cell_data, said, count, content.flat_axes)

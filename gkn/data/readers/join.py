@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ def joined(contents: Sequence[Content]) -> Content:
         dim, needed = content.domain_of(0).dim, first.domain_of(0).dim
         if dim != needed:
             raise UnreadableFile(f"{file}: points in {dim} dimensions; {files[0]} has {needed}")
+        here, there = content.domain_of(0).measure_dim, first.domain_of(0).measure_dim
+        if here != there:
+            raise UnreadableFile(f"{file}: cells of dimension {here}; {files[0]} has cells of dimension {there}")
     missing = {name: file for content in contents for name, file in content.missing.items()}
     fields = _common([content.fields.keys() for content in contents], files, missing)
     parameters = _common([content.parameters.keys() for content in contents], files, missing)
@@ -51,6 +54,7 @@ def joined(contents: Sequence[Content]) -> Content:
         tuple(counted),
         tuple(source for content in contents for source in content.sources),
         missing,
+        flat_axes=first.flat_axes,
     )
 
 
@@ -77,7 +81,8 @@ def _rows(name: str, files: Sequence[str], contents: Sequence[Content], per_samp
     """Return the values of all samples. Vectors that lost a zero third component in some files get it back."""
     counts = {_components(content.fields[name]) for content in contents}
     most = max(counts)
-    if counts - {most} and counts != {2, 3}:
+    short = [content for content in contents if _components(content.fields[name]) == 2]
+    if counts - {most} and (counts != {2, 3} or not all(content.flat_axes for content in short)):
         other = next(
             i
             for i, content in enumerate(contents)
@@ -90,10 +95,14 @@ def _rows(name: str, files: Sequence[str], contents: Sequence[Content], per_samp
     for content in contents:
         for row in content.fields[name]:
             value = row if kind is None else row.to(kind)
-            if most == 3 and value.shape[-1] == 2 and value.ndim == 2:
-                value = torch.nn.functional.pad(value, (0, 1))
-            rows.append(value)
+            rows.append(in_space(value, content.flat_axes) if most == 3 and _components([row]) == 2 else value)
     return rows if per_sample else torch.stack(rows)
+
+
+def in_space(values: Tensor, flat_axes: Mapping[int, float]) -> Tensor:
+    """Return plane vectors (K, 2) with the component 0 that they lost with a flat axis: (K, 3)."""
+    across = max(flat_axes)
+    return torch.cat([values[:, :across], torch.zeros_like(values[:, :1]), values[:, across:]], 1)
 
 
 def _components(values: Field) -> int:

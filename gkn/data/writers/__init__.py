@@ -35,11 +35,11 @@ def _reserved(ending: str, name: str) -> bool:
 def save(
     path: str | os.PathLike[str],
     domain: Domain,
-    fields: Mapping[str, Tensor],
+    fields: Mapping[str, Any],
     cell_data: Mapping[str, Sequence[Any]] | None = None,
     parameters: Mapping[str, float] | None = None,
 ) -> None:
-    """Write fields (K,) or (K, c) on the points of a domain.
+    """Write fields (K,) or (K, c), arrays of numpy or torch, on the points of a domain.
 
     cell_data    values at cells, one array per block of `domain.cell_blocks()`; only .vtu files hold them
     parameters   numbers by name; .vtu and .npz files hold them
@@ -48,7 +48,7 @@ def save(
     """
     path = Path(path)
     check(path, [*fields, *(cell_data or {}), *(parameters or {})])
-    arrays = {name: values.detach().cpu().numpy() for name, values in fields.items()}
+    arrays = {name: x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in fields.items()}
     wrong = [name for name, values in arrays.items() if values.ndim not in (1, 2) or len(values) != len(domain)]
     if wrong:
         raise ValueError(f"{path}: field {wrong[0]!r} of shape {arrays[wrong[0]].shape} on {len(domain)} points")
