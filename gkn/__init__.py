@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gkn.operator.operator import Operator
     from gkn.operator.pretrained import pretrained
     from gkn.operator.saved import load
-    from gkn.operator.ways import Exact, Partition, Sampled, Support
+    from gkn.operator.ways import Exact, Partition, Sampled, Spread, Support
     from gkn.ops import kernel_integral
     from gkn.pde import NotConverged, darcy_residual, solve_darcy
     from gkn.pde.greens_functions import green_disk, green_interval
@@ -91,6 +91,7 @@ _MODULES = {
     "smooth": "gkn.geometry.smoothing",
     "solve_darcy": "gkn.pde",
     "stream": "gkn.system.randomness",
+    "Spread": "gkn.operator.ways",
     "Support": "gkn.operator.ways",
     "two_phase": "gkn.geometry.fields",
     "writer": "gkn.data.writers",
@@ -146,6 +147,7 @@ __all__ = [
     "Rule",
     "Sample",
     "Sampled",
+    "Spread",
     "Support",
     "check_dataset",
     "darcy_residual",

@@ -85,7 +85,10 @@ def test_run_again_goes_on_and_refuses_another(data, trained):
 
 
 def test_eval_writes_a_table_and_json(data, trained, tmp_path):
-    said = run("eval", trained, data, "--every", 1, "--every", 2, "--device", "cpu")
+    assert "relative l2 error on 1 unseen samples" in run(
+        "eval", trained, data, "--device", "cpu"
+    )  # neither learned nor chosen by
+    said = run("eval", trained, data, "--on", "validation", "--every", 1, "--every", 2, "--device", "cpu")
     assert "relative l2 error on 3 validation samples" in said
     assert "nearest training sample" in said
     assert "a grid of 13 x 13" in said
@@ -94,7 +97,7 @@ def test_eval_writes_a_table_and_json(data, trained, tmp_path):
     operator, test = load(trained, best=True), Dataset.open(data).take([7, 8, 9])
     assert found["errors"][0]["each"] == relative_l2(operator, test).each.tolist()
     assert found["errors"][1]["mean"] == relative_l2(operator, test.every(2)).mean
-    for how in (["partition"], ["support", "--l", 2], ["sampled"]):
+    for how in (["partition"], ["spread"], ["support", "--l", 2], ["sampled"]):
         said = run(
             "eval", trained, data, "--on", "all", "--how", *how, "--m", 30, "--out", tmp_path / "x.json", "--device", "cpu"
         )
@@ -198,7 +201,7 @@ def test_wrong_words(data, trained, tmp_path):
             1,
             "no input 'a' to smooth in this dataset; it has u",
         ),
-        (["eval", trained, data, "--how", "guess"], 2, "use one of exact, support, partition, sampled"),
+        (["eval", trained, data, "--how", "guess"], 2, "use one of exact, spread, support, partition, sampled"),
         (["eval", trained, data, "--how", "support"], 2, "support needs --m NODES"),
         (["eval", trained, data, "--m", 5], 2, "exact takes all points"),
         (["eval", data, data], 1, "no operator, it has no operator.json"),

@@ -164,7 +164,7 @@ def test_fine_tuning_keeps_frame_fields_and_normalisers(tmp_path):
     assert all(torch.equal(x, before[name]) for name, x in start.model.state_dict().items())  # a copy is trained
     moved = [float((x - before[name]).abs().max()) for name, x in tuned.model.state_dict().items()]
     assert 0 < max(moved) < 0.05
-    with pytest.raises(ValueError, match="settings, smoothing and geometry are those of the operator"):
+    with pytest.raises(ValueError, match="settings, size, smoothing and geometry are those of the operator"):
         gkn.fit(other, start, settings={"width": 4}, device="cpu")
 
 
@@ -236,6 +236,47 @@ def test_inputs_parameters_and_units_outside_of_training_are_told():
     assert "the points fill the box [1000, " in operator.unusual(far, {"load": 1.5})[0]
 
 
+def test_other_shapes_and_coarser_points_are_told():
+    """The box alone does not say that a domain is another one."""
+    mesh, rng = Mesh.square(0.1), torch.Generator().manual_seed(0)
+    a = torch.rand(12, len(mesh), generator=rng)
+    operator = gkn.fit(Dataset(mesh, a=a, u=1 + a), **QUICK, smoothing={})
+    assert operator.unusual(Mesh.square(0.08), {}) == []
+    assert "the area of the domain is" in operator.unusual(Mesh.holes(0.1), {})[0]
+    assert "apart, in training at most" in operator.unusual(Mesh.square(0.4), {})[0]
+    at = torch.tensor([[0.5, 0.5], [7.0, 0.5]])
+    assert operator.unusual(mesh, {}, at) == ["1 of 2 query points lie outside of the training data, as (7, 0.5)"]
+    cloud = gkn.Cloud(mesh.points)
+    with pytest.warns(UserWarning, match="query points lie outside of the training data"):
+        operator.answer(cloud, a=a[0], at=np.array([[1000, 1000]]))
+    with pytest.warns(UserWarning, match="a is between .*, in training it was between"):
+        operator.answer(mesh, a=100 * a[0], input_domain=mesh)
+
+
+def test_a_dataset_of_another_range_is_told_by_eval(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    a = torch.rand(12, 25, generator=rng)
+    gkn.fit(Dataset(Grid(5), a=a, u=1 + a), **QUICK, smoothing={}).save(tmp_path / "operator")
+    Dataset(Grid(5), a=50 * a, u=1 + a).save(tmp_path / "other")
+    said = run("eval", tmp_path / "operator", tmp_path / "other", "--device", "cpu")
+    assert "sample 0: a is between" in said
+    assert said.count("in training it was between") == 1
+    assert "does not know which samples it has learned from" in said
+
+
+def test_a_training_that_learned_nothing_is_told():
+    data = Dataset(Grid(5), a=torch.rand(12, 25), u=1 + torch.rand(12, 25))
+    said = []
+    gkn.fit(data, warn=said.append, smoothing={}, **{**QUICK, "epochs": 3}, lr=50.0)
+    assert any("that of answering 0 everywhere is about 1; training diverged" in text for text in said), said
+
+
+def test_samples_that_do_not_differ_are_told():
+    said = []
+    gkn.fit(Dataset(Grid(5), u=1 + torch.rand(12, 25)), warn=said.append, **QUICK)
+    assert "the samples have no input and share one domain: an operator can only learn their mean" in said
+
+
 def test_a_diverging_loss_is_told(monkeypatch):
     data = Dataset(Grid(5), a=torch.rand(12, 25), u=1 + torch.rand(12, 25))
     for factor, wanted in ((10, 0), (0.5, 1)):  # any loss is larger than half the smallest one
@@ -266,7 +307,117 @@ def test_numpy_is_accepted_and_described(tmp_path):
         Dataset([gkn.Cloud(points), Grid(3)], u=[points[:, 0], np.zeros(9)])
 
 
+def test_numpy_is_accepted_everywhere(tmp_path):
+    rng = np.random.default_rng(0)
+    grid = Grid(np.array([4, 5]), low=np.zeros(2), high=np.array([2.0, 1.0]))
+    assert (grid.shape, grid.high) == ((4, 5), (2.0, 1.0))
+    a = rng.random((12, 20))
+    data = Dataset(grid, a=a, u=1 + a)
+    assert [data.take(np.array([3, 1])).number(i) for i in range(2)] == [3, 1]
+    assert data.take(torch.tensor([2])).number(0) == 2
+    assert [len(part) for part in data.split(np.int64(8), np.int64(4))] == [8, 4]
+    operator = gkn.fit(data, settings=SMALL, epochs=np.int64(1), device="cpu", smoothing={})
+    sample = operator.sample(grid, a=a[0])
+    assert torch.equal(operator(sample), operator(data[0]))
+    assert operator(sample, at=np.array([[1, 0]])).shape == (1, 1)  # whole numbers
+    assert gkn.smooth(grid, a, 0.2)[0].shape == (12, 20)
+    assert Mesh.square(0.5).contains(np.array([[0.5, 0.5], [2.0, 2.0]])).tolist() == [True, False]
+    assert grid.contains(np.array([[1.5, 0.5], [2.5, 0.5]])).tolist() == [True, False]
+    assert gkn.radius_graph(grid.points.numpy(), r=0.3).num_edges == gkn.radius_graph(grid.points, r=0.3).num_edges
+    gkn.save(tmp_path / "a.vtu", Mesh.square(0.5), {"b": np.zeros(len(Mesh.square(0.5)))})
+    with pytest.raises(ValueError, match=r"the output 'u' is one number per sample; needed a field \(samples, points\)"):
+        Dataset(grid, u=a[0])
+
+
+def test_plots_leave_matplotlib_as_it_is(tmp_path):
+    import matplotlib
+
+    before = matplotlib.get_backend()
+    matplotlib.use("pdf")
+    try:
+        Dataset(Grid(5), u=torch.rand(2, 25)).plot(tmp_path / "x.png")
+        assert matplotlib.get_backend() == "pdf"
+        assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
+    finally:
+        matplotlib.use(before)
+
+
+def test_trivial_answers_stand_beside_errors_in_python():
+    data = plates(14)
+    train, test = data.split(12, 2)
+    operator = gkn.fit(train, **QUICK, validation=0.25)
+    assert operator.about["metrics"]["validation"] is not None
+    errors = operator.evaluate(test, train=train)
+    assert [*errors.trivial] == ["mean of the training samples", "nearest training sample"]
+    shown = str(errors)
+    assert shown.count("nearest training sample") == len(errors.by_field) == 2
+    assert operator.evaluate(test).trivial == {}
+    assert errors.median == pytest.approx(float(errors.each.mean()))  # of two
+
+
+# --- many points
+
+
+def test_spread_nodes_lie_up_to_the_boundary_and_apart():
+    from gkn.geometry.spread import farthest_points
+
+    x = Grid(41).points
+    chosen = farthest_points(x, 100, torch.Generator().manual_seed(0))
+    assert chosen.unique().tolist() == chosen.tolist()
+    assert {0, 40, 1640, 1680} <= {*chosen.tolist()}  # the corners
+    apart = torch.cdist(x[chosen], x[chosen]).fill_diagonal_(9).min(1).values
+    far = torch.cdist(x, x[chosen]).min(1).values
+    assert float(apart.min()) > float(far.max()) - 1e-9 > 0.05  # no point is farther from a node than nodes from each other
+    random = torch.randperm(1681, generator=torch.Generator().manual_seed(0))[:100]
+    assert float(torch.cdist(x, x[random]).min(1).values.max()) > 1.5 * float(far.max())
+    assert farthest_points(x, 5000, torch.Generator()).tolist() == [*range(1681)]
+    part = farthest_points(torch.rand(100_000, 3), 50, torch.Generator().manual_seed(1))
+    assert len(part) == 50
+
+
+def test_many_points_are_answered_from_spread_nodes(tmp_path, monkeypatch):
+    from gkn.operator import operator as module
+
+    monkeypatch.setattr(module, "LEAST_SPREAD", 30)
+    rng = torch.Generator().manual_seed(0)
+    a = torch.rand(12, 25, generator=rng)
+    operator = gkn.fit(Dataset(Grid(5), a=a, u=1 + a), **QUICK, smoothing={})
+    assert operator.usual_way(Grid(9)) == gkn.Exact()
+    assert operator.usual_way(Grid(21)) == gkn.Spread(30)
+    operator.save(tmp_path / "operator")
+    grid = Grid(21)
+    save_fields = {"a": torch.rand(441, generator=rng), "u": torch.ones(441)}
+    gkn.save(tmp_path / "fine.npz", grid, save_fields)
+    said = run("predict", tmp_path / "operator", "--input", tmp_path / "fine.npz", "--out", tmp_path / "x.npz")
+    assert "fine.npz: 441 points are answered from 30 of them, spread evenly; --how exact takes all" in said
+    sample = operator.sample(grid, a=save_fields["a"])
+    with np.load(tmp_path / "x.npz") as found:
+        assert np.allclose(found["u"], operator(sample, how=gkn.Spread(30))[:, 0])
+        assert not np.allclose(found["u"], operator(sample)[:, 0])
+    with pytest.raises(ValueError, match=r"Spread\(m=0\): needed at least one node"):
+        gkn.Spread(0)
+
+
 # --- the command line
+
+
+def test_groups_that_are_no_inputs_and_samples_that_were_not_seen(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    a = torch.rand(20, 25, generator=rng)
+    Dataset(Grid(5), a=a, family=[float(i // 4) for i in range(20)], u=1 + a).save(tmp_path / "data")
+    words = ["--epochs", 1, "--network", "width=8", "--device", "cpu", "--input", "a", "--smooth", "0"]
+    run("train", tmp_path / "data", "--out", tmp_path / "run", "--by", "family", "--split", "0.6,0.2,0.2", *words)
+    split = Split.from_json(load(tmp_path / "run").about["split"])
+    assert [len(part) for part in (split.train, split.validation, split.test)] == [12, 4, 4]
+    assert not {i // 4 for i in split.train} & {i // 4 for i in split.test}
+    run("train", tmp_path / "data", "--out", tmp_path / "few", "--train", 12, *words)
+    said = run("eval", tmp_path / "few", tmp_path / "data", "--device", "cpu")
+    assert "relative l2 error on 8 unseen samples" in said
+    assert "nearest training sample" in said
+    train = Dataset.open(tmp_path / "data").using(["a"]).take([5, 3, 8] * 4)
+    gkn.fit(train, **QUICK, smoothing={}).save(tmp_path / "python")
+    said = run("eval", tmp_path / "python", tmp_path / "data", "--device", "cpu")
+    assert "relative l2 error on 17 unseen samples" in said
 
 
 def test_from_files_to_answers(tmp_path):

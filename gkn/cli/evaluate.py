@@ -17,6 +17,8 @@ from gkn.operator.operator import Operator
 from gkn.system.checks import device_named
 from gkn.system.files import canonical, make_folder, write
 
+LOOKED_AT = 100  # samples of another dataset that are compared with the ranges of the training data
+
 
 @dataclass(frozen=True)
 class EvalOptions:
@@ -30,7 +32,7 @@ class EvalOptions:
             help="test, validation, train or all. By default the run's test samples if this is its dataset, else all."
         ),
     ] = None
-    how: Annotated[str, typer.Option(help="exact, support, partition, or sampled: on drawn nodes only.")] = "exact"
+    how: Annotated[str, typer.Option(help="exact, spread, support, partition, or sampled: on drawn nodes only.")] = "exact"
     m: M = None
     l: L = 1
     r: R = None
@@ -53,6 +55,8 @@ def evaluate(options: EvalOptions) -> None:
     part, train, what = _chosen(operator, whole, options.on)
     if options.samples is not None:
         part = part.take(_range(options.samples, len(part)))
+    if what == "given":
+        _warn_if_unusual(operator, part)
     where_to = options.out or options.run / "eval.json"
     make_folder(where_to.parent)
     rows = []
@@ -88,6 +92,8 @@ def _chosen(operator: Operator, whole: Dataset, on: str | None) -> tuple[Dataset
     if on not in (None, "all", "test", "validation", "train"):
         raise typer.BadParameter(f"{on!r}: use test, validation, train or all", param_hint="--on")
     if split is None:
+        if said is None:
+            warn("the operator does not know which samples it has learned from; these may be among them")
         if on not in (None, "all"):
             raise typer.BadParameter("this is not the dataset the run was split from; use --on all", param_hint="--on")
         return whole, None, "given"
@@ -95,13 +101,28 @@ def _chosen(operator: Operator, whole: Dataset, on: str | None) -> tuple[Dataset
     if on == "all":
         warn("these samples include those that were learned from")
         return whole, train, "all"
-    what = on or ("test" if split.test else "validation" if split.validation else "train")
-    samples = getattr(split, what)
+    unseen = tuple(i for i in range(len(whole)) if i not in {*split.train, *split.validation, *split.test})
+    what = on or ("test" if split.test else "unseen" if unseen else "validation" if split.validation else "train")
+    samples = unseen if what == "unseen" else getattr(split, what)
     if not samples:
         raise typer.BadParameter(f"the run has no {what} samples", param_hint="--on")
     if what == "train":
         warn("these samples were learned from")
     return whole.take(samples), train, what
+
+
+def _warn_if_unusual(operator: Operator, dataset: Dataset) -> None:
+    """Warn of samples of another dataset that lie outside of the ranges of the training data; the first of each kind."""
+    if operator.features is None:
+        return
+    warned: set[str] = set()
+    for i in range(min(len(dataset), LOOKED_AT)):
+        domain = dataset.domain if dataset.one_domain else dataset[i].domain
+        given = {name: dataset.value(name, i) for name in operator.features.given_fields}
+        for text in operator.unusual(domain, given):
+            if text.split(" is ")[0] not in warned:
+                warn(f"sample {dataset.label(i)}: {text}")
+            warned.add(text.split(" is ")[0])
 
 
 def _range(text: str, count: int) -> range:

@@ -10,7 +10,7 @@ from rich.table import Table
 from gkn.cli.console import console, plain, warn
 from gkn.cli.shell import progress_bar
 from gkn.data.dataset import Dataset
-from gkn.operator.evaluate import Errors, relative_l2
+from gkn.operator.evaluate import Errors, judgeable, relative_l2
 from gkn.operator.operator import Operator
 from gkn.operator.report import error_table, write_report
 from gkn.operator.trivial import compared, trivial_errors
@@ -25,6 +25,11 @@ def judge(
     what    a word for the samples that are evaluated, e.g. test
     way     further options of `relative_l2`
     """
+    test, left_out = judgeable(test)
+    for text in left_out:
+        warn(text)
+    if not len(test):
+        raise ValueError("no sample is left to be judged")
     with progress_bar("eval") as progress:
         found = relative_l2(operator, test, **way, progress=progress)
     known = train is not None and what not in ("train", "all")  # learned samples are their own nearest ones

@@ -19,7 +19,7 @@ from gkn.geometry.cloud import Cloud
 from gkn.operator.evaluate import relative_errors
 from gkn.operator.operator import Operator
 from gkn.operator.pretrained import names, pretrained
-from gkn.operator.ways import How
+from gkn.operator.ways import How, Spread
 from gkn.system.checks import device_named
 
 
@@ -50,7 +50,10 @@ class PredictOptions:
     pretrained_: Annotated[
         str | None, typer.Option("--pretrained", help=f"An operator that comes with gkn: {', '.join(names()) or 'none'}.")
     ] = None
-    how: Annotated[str, typer.Option(help="exact, support or partition.")] = "exact"
+    how: Annotated[
+        str | None,
+        typer.Option(help="exact, spread, support or partition. By default exact, or spread for very many points."),
+    ] = None
     m: M = None
     l: L = 1
     r: R = None
@@ -68,9 +71,9 @@ def predict(options: PredictOptions) -> None:
     """
     if (options.run is None) == (options.pretrained_ is None):
         raise typer.BadParameter("say which operator: a run's folder, or --pretrained NAME", param_hint="RUN")
-    chosen = way_named(options.how, options.m, options.l)
-    if not isinstance(chosen, How):
-        raise typer.BadParameter("sampled is for eval; to predict use exact, support or partition", param_hint="--how")
+    chosen = None if options.how is None and options.m is None else way_named(options.how or "exact", options.m, options.l)
+    if chosen is not None and not isinstance(chosen, How):
+        raise typer.BadParameter("sampled is for eval; to predict use exact, spread, support or partition", param_hint="--how")
     files = _targets(options)
     operator = _operator(options)
     points = None if options.at is None else read_points(options.at)
@@ -98,7 +101,9 @@ def _targets(options: PredictOptions) -> dict[Path, Path]:
     return found
 
 
-def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, how: How, points: torch.Tensor | None) -> str:
+def _answer(
+    operator: Operator, file: Path, out: Path, options: PredictOptions, how: How | None, points: torch.Tensor | None
+) -> str:
     """Answer for one file, write the answer, and return a sentence about it."""
     known = operator.features
     outputs = {"u": (0, 1)} if known is None else known.output_fields
@@ -114,8 +119,13 @@ def _answer(operator: Operator, file: Path, out: Path, options: PredictOptions, 
         asked = operator.sample(given.domain, **fields)
     except KeyError as missing:
         raise KeyError(f"{file}: {missing.args[0]}; a number can be given by --set or --parameters") from missing
-    for text in operator.unusual(given.domain, fields):
+    for text in operator.unusual(given.domain, fields, points):
         warn(f"{file.name}: {text}; do not trust the answer")
+    if how is None:
+        how = operator.usual_way(given.domain)
+        if isinstance(how, Spread):
+            said = f"{len(given.domain)} points are answered from {how.m} of them, spread evenly; --how exact takes all"
+            console.print(plain(f"{file.name}: {said}"), soft_wrap=True)
     with progress_bar("predict") as progress:
         found = operator(asked, points, how=how, r=options.r, progress=progress).cpu().double()
     answers = {name: torch.from_numpy(values) for name, values in operator.named(found).items()}

@@ -16,7 +16,7 @@ from rich.table import Table
 from gkn.cli.console import console, errors, literal, plain, warn
 from gkn.operator.operator import Operator
 from gkn.operator.saved import OPERATOR, RUN, load
-from gkn.operator.ways import Exact, How, Partition, Sampled, Support
+from gkn.operator.ways import Exact, How, Partition, Sampled, Spread, Support
 
 __all__ = ["console", "errors", "literal", "plain", "warn"]  # re-exported
 
@@ -57,7 +57,7 @@ RunPath = Annotated[Path, typer.Argument(help="The folder of a run or of a saved
 Force = Annotated[bool, typer.Option(help="Overwrite a dataset that is there already.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 R = Annotated[float | None, typer.Option("--r", help="Another radius than in training.")]
-M = Annotated[int | None, typer.Option("--m", min=1, help="Nodes of a sub-graph, for support, partition and sampled.")]
+M = Annotated[int | None, typer.Option("--m", min=1, help="Nodes that are used, for spread, support, partition and sampled.")]
 L = Annotated[int, typer.Option("--l", min=1, help="Draws of nodes that are averaged.")]
 Best = Annotated[
     bool | None,
@@ -118,12 +118,20 @@ def literals(given: list[str], option: str) -> dict[str, Any]:
 
 def way_named(name: str, m: int | None, l: int) -> How | Sampled:
     """Return the way to predict that `--how`, `--m` and `--l` describe."""
-    kinds: dict[str, Any] = {"exact": Exact, "support": Support, "partition": Partition, "sampled": Sampled}
+    kinds: dict[str, Any] = {
+        "exact": Exact,
+        "spread": Spread,
+        "support": Support,
+        "partition": Partition,
+        "sampled": Sampled,
+    }
     if name not in kinds:
         raise typer.BadParameter(f"{name!r}: use one of {', '.join(kinds)}", param_hint="--how")
     if (name == "exact") != (m is None):
         raise typer.BadParameter(f"{name} {'takes all points' if name == 'exact' else 'needs --m NODES'}", param_hint="--m")
-    made: How | Sampled = Exact() if m is None else Partition(m) if name == "partition" else kinds[name](m, l)
+    if m is None:
+        return Exact()
+    made: How | Sampled = kinds[name](m) if name in ("spread", "partition") else kinds[name](m, l)
     return made
 
 

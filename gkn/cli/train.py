@@ -122,8 +122,9 @@ def train(options: TrainOptions) -> None:
     device = device_named(options.device)
     if options.model not in MODELS:
         raise ValueError(f"no model {options.model!r}; there are {', '.join(MODELS)}")
-    whole = Dataset.open(options.data).using(options.inputs, options.outputs)
-    split = _split(options, whole)
+    whole = Dataset.open(options.data)
+    split = _split(options, whole)  # by any parameter, also one that is no input
+    whole = whole.using(options.inputs, options.outputs)
     parts, validation = _data(options, whole, split)
     start = None if options.start is None else load(options.start, best=True)
     about = {"command": shlex.join(["gkn", *sys.argv[1:]]), "device": _described(device), "split": split.json()}

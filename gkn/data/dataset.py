@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.data import storage
@@ -76,6 +78,9 @@ class Dataset:
         missing = [name for name in (*outputs, *(inputs or ())) if name not in known]
         if missing or not outputs or len({*outputs}) != len(outputs):
             raise ValueError(f"Dataset(outputs={[*outputs]}, fields {[*fields]}): needed every output among the fields")
+        numbers = [name for name in outputs if name in source.parameters]
+        if numbers:
+            raise ValueError(f"Dataset: the output {numbers[0]!r} is one number per sample; needed a field (samples, points)")
         wanted = expanded(outputs, source.groups)
         others = [name for name in source.names if name not in wanted]
         given = tuple(others) if inputs is None else expanded(inputs, source.groups)
@@ -246,8 +251,9 @@ class Dataset:
 
     # --- views
 
-    def take(self, which: SupportsIndex | Sequence[SupportsIndex]) -> Dataset:
+    def take(self, which: SupportsIndex | Sequence[SupportsIndex] | NDArray[Any] | Tensor) -> Dataset:
         """Return the first `which` samples, or the samples with the given numbers."""
+        which = which.tolist() if isinstance(which, Tensor | np.ndarray) else which
         if isinstance(which, SupportsIndex):
             which = operator.index(which)
             if not 0 <= which <= len(self):
@@ -257,7 +263,7 @@ class Dataset:
             raise ValueError("Dataset.take: numbers of samples are needed, not a mask")
         return self._view(index=[self._index[self._position(operator.index(i))] for i in which])
 
-    def split(self, *sizes: float, by: str | Sequence[Any] | None = None, seed: int = 0) -> tuple[Dataset, ...]:
+    def split(self, *sizes: float | SupportsIndex, by: str | Sequence[Any] | None = None, seed: int = 0) -> tuple[Dataset, ...]:
         """Return disjoint parts. Shares are drawn at random, numbers of samples are taken in order from the first one.
 
         split(0.8)       80 percent of the samples, and the rest

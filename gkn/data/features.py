@@ -113,6 +113,8 @@ class Features:
                 parts[name] = array
                 continue
             names = self.groups[name]
+            if array.ndim == 2 and array.numel() == len(names):
+                array = array.reshape(-1)  # vectors at a few sensors, whose components are numbers
             if array.ndim < 1 or array.shape[-1] < len(names):
                 raise ValueError(f"{name} of shape {tuple(array.shape)}; needed its {len(names)} components on the last axis")
             parts |= {part: array[..., j] for j, part in enumerate(names)}

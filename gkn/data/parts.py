@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from numbers import Integral
 from typing import Any
 
 import torch
 
 
-def parts_of(sizes: Sequence[float], labels: Sequence[Any] | None, count: int, seed: int) -> list[list[int]]:
+def parts_of(sizes: Sequence[Any], labels: Sequence[Any] | None, count: int, seed: int) -> list[list[int]]:
     """Return the samples of each part. Whole numbers are counts of samples in order, all others are shares drawn at random.
 
     labels   one per sample: samples with equal labels are in one part; None: every sample by itself
     count    of the samples
     """
-    shares = [not isinstance(size, int) for size in sizes]
+    sizes = [int(size) if isinstance(size, Integral) else float(size) for size in sizes]
+    shares = [isinstance(size, float) for size in sizes]
     if not sizes or any(shares) != all(shares) or (labels is not None and not all(shares)):
         raise ValueError(f"Dataset.split{tuple(sizes)}: needed shares only, such as 0.8, or numbers of samples only")
     if not all(shares):

@@ -14,10 +14,19 @@ from gkn.geometry.frame import Frame
 
 SLACK = 0.05
 """Share of a range by which values may lie outside before a warning."""
+COARSER = 1.5
+"""Factor by which points may be farther apart than in training before a warning."""
 
 
 def ranges_of_data(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    """Return the smallest and largest value of every given input, and the box around all points, in the user's units."""
+    """Return the ranges of the training data, in the user's units.
+
+    inputs      smallest and largest value of every given input
+    low, high   corners of the box around all points
+    measure     smallest and largest length, area or volume of a domain
+    spacing     largest distance between neighbouring points
+    nodes       largest number of points of a sample
+    """
     first = datasets[0]
     inputs: dict[str, list[float]] = {}
     for name in first.given:
@@ -28,14 +37,24 @@ def ranges_of_data(datasets: Sequence[Dataset]) -> dict[str, Any]:
     low = torch.stack([low for low, _ in boxes]).amin(0)
     high = torch.stack([high for _, high in boxes]).amax(0)
     low, high = (frame.back(corner[None])[0] for corner in (low, high))
-    return {"inputs": inputs, "low": low.tolist(), "high": high.tolist()}
+    domains = [domain for each in datasets for domain in each.domains()]
+    measures = [domain.measure * frame.scale**domain.measure_dim for domain in domains]
+    return {
+        "inputs": inputs,
+        "low": low.tolist(),
+        "high": high.tolist(),
+        "measure": [min(measures), max(measures)],
+        "spacing": max(domain.spacing for domain in domains) * frame.scale,
+        "nodes": max(len(domain) for domain in domains),
+    }
 
 
-def outside(ranges: Mapping[str, Any], domain: Domain, given: Mapping[str, Tensor]) -> list[str]:
+def outside(ranges: Mapping[str, Any], domain: Domain, given: Mapping[str, Tensor], at: Tensor | None = None) -> list[str]:
     """Return a sentence for everything that lies outside of the ranges of the training data.
 
     domain   in the user's unit
     given    input fields and parameters by name
+    at       query points (P, d), in the user's unit
     """
     found = []
     for name, (low, high) in ranges.get("inputs", {}).items():
@@ -56,6 +75,26 @@ def outside(ranges: Mapping[str, Any], domain: Domain, given: Mapping[str, Tenso
             found.append(
                 f"the points fill the box {_box(here)}, in training {_box((low_box, high_box))}; is it the same unit of length?"
             )
+        else:
+            found += _other_geometry(ranges, domain)
+        if at is not None and len(at) and at.shape[1:] == low_box.shape:  # others are refused elsewhere
+            lost = (at.double() < low_box - slack_box).any(1) | (at.double() > high_box + slack_box).any(1)
+            if bool(lost.any()):
+                point = ", ".join(f"{x:.4g}" for x in at[lost.nonzero()[0, 0]].tolist())
+                found.append(f"{int(lost.sum())} of {len(at)} query points lie outside of the training data, as ({point})")
+    return found
+
+
+def _other_geometry(ranges: Mapping[str, Any], domain: Domain) -> list[str]:
+    """Return sentences about the size of a domain and the spacing of its points. Older operators do not know them."""
+    found = []
+    least, most = ranges.get("measure", (0.0, float("inf")))
+    if not (1 - SLACK) * least <= domain.measure <= (1 + SLACK) * most:
+        what = ("length", "area", "volume")[domain.measure_dim - 1]
+        found.append(f"the {what} of the domain is {domain.measure:.4g}, in training it was between {least:.4g} and {most:.4g}")
+    coarsest = ranges.get("spacing", float("inf"))
+    if domain.spacing > COARSER * coarsest:
+        found.append(f"the points are about {domain.spacing:.4g} apart, in training at most {coarsest:.4g}; use a finer mesh")
     return found
 
 

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from gkn.geometry.domain import Domain, is_identity, map_points
 from gkn.system.checks import check_inside
 
 NODES = ("vertices", "centres", "left")
-T = TypeVar("T")
 
 _SQUARE = ((0, 0), (1, 0), (1, 1), (0, 1))
 _CELLS: dict[int, tuple[str, tuple[tuple[int, ...], ...]]] = {  # by dimension: the cell between nodes, and its corners
@@ -54,15 +53,16 @@ class Grid(Domain):
 
     def __init__(
         self,
-        size: int | Sequence[int],
+        size: int | Sequence[int] | NDArray[Any],
         dim: int = 2,
         *,
-        low: float | Sequence[float] = 0.0,
-        high: float | Sequence[float] = 1.0,
-        periodic: bool | Sequence[bool] = False,
+        low: float | Sequence[float] | NDArray[Any] = 0.0,
+        high: float | Sequence[float] | NDArray[Any] = 1.0,
+        periodic: bool | Sequence[bool] | NDArray[Any] = False,
         nodes: str = "vertices",
     ) -> None:
-        shape = tuple(operator.index(n) for n in (size if isinstance(size, Sequence) else [size] * operator.index(dim)))
+        counts: Any = [size] * operator.index(dim) if np.ndim(size) == 0 else size
+        shape = tuple(operator.index(n) for n in counts)
         if len(shape) not in (1, 2, 3):
             raise ValueError(f"Grid(size={size}, dim={dim}): dim must be 1, 2 or 3")
         if math.prod(shape) > 2**40:
@@ -284,9 +284,10 @@ class Grid(Domain):
 
     # --- functions on the grid
 
-    def contains(self, points: Float[Tensor, "P d"], tolerance: float = 1e-12) -> Bool[Tensor, " P"]:
+    def contains(self, points: Float[Tensor, "P d"] | NDArray[Any], tolerance: float = 1e-12) -> Bool[Tensor, " P"]:
         """Return True for each point inside the box. A periodic axis contains all points."""
-        place = (points - torch.tensor(self.low, dtype=torch.float64)) / torch.tensor(self.sides, dtype=torch.float64)
+        low, sides = (torch.tensor(each, dtype=torch.float64) for each in (self.low, self.sides))
+        place = (torch.as_tensor(points) - low) / sides
         return (((place >= -tolerance) & (place <= 1 + tolerance)) | torch.tensor(self.periodic)).all(-1)
 
     def distance(self, at: Tensor | None = None) -> tuple[Float[Tensor, " P"], Float[Tensor, "P d"]] | None:
@@ -336,9 +337,8 @@ class Grid(Domain):
         return draw_grid(axis, self, function, **style)
 
 
-def _per_axis(name: str, given: T | Sequence[T], dim: int) -> tuple[T, ...]:
-    if not isinstance(given, Sequence):
-        return (given,) * dim
-    if len(given) != dim:
-        raise ValueError(f"Grid({name}={given}): {len(given)} entries for {dim} axes")
-    return tuple(given)
+def _per_axis(name: str, given: Any, dim: int) -> tuple[Any, ...]:
+    entries = (given,) * dim if np.ndim(given) == 0 else tuple(given)
+    if len(entries) != dim:
+        raise ValueError(f"Grid({name}={given}): {len(entries)} entries for {dim} axes")
+    return entries

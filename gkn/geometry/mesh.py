@@ -227,9 +227,9 @@ class Mesh(Domain):
     def _search(self) -> Simplices:
         return Simplices(self.points.numpy(), self.simplices.numpy())
 
-    def contains(self, points: Float[Tensor, "P d"], tolerance: float = 1e-12) -> Bool[Tensor, " P"]:
+    def contains(self, points: Float[Tensor, "P d"] | NDArray[Any], tolerance: float = 1e-12) -> Bool[Tensor, " P"]:
         """Return True for each point that lies in a cell."""
-        return self.locate(points, tolerance)[0] >= 0
+        return self.locate(torch.as_tensor(points), tolerance)[0] >= 0
 
     def locate(self, points: Float[Tensor, "P d"], tolerance: float = 1e-12) -> tuple[Int[Tensor, " P"], Float[Tensor, "P m"]]:
         """Return the simplex each point lies in, or -1, and its barycentric coordinates there.

@@ -18,7 +18,7 @@ _REACH = 7  # standard deviations; beyond them a Gaussian is under 3e-11, and so
 
 
 def smooth(
-    domain: Domain, a: Shaped[Tensor, "*batch K"], width: float
+    domain: Domain, a: Shaped[Tensor, "*batch K"] | NDArray[Any], width: float
 ) -> tuple[Float[Tensor, "*batch K"], Float[Tensor, "*batch K d"]]:
     """Return a_eps, the function smoothed by a Gaussian of standard deviation `width` (a length), and its gradient.
 
@@ -27,7 +27,7 @@ def smooth(
     with the domain's quadrature weights, on grids and meshes alike. Constants are kept up to the boundary, and the
     gradient is exactly that of a_eps.
     """
-    return smoother(domain, width)(a)
+    return smoother(domain, width)(torch.as_tensor(a))
 
 
 def smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

@@ -10,10 +10,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.graph.graph import Graph, offsets
@@ -28,7 +29,11 @@ CUTS = 2  # boxes have half the radius
 
 
 def radius_graph(
-    sources: Tensor, targets: Tensor | None = None, r: SupportsFloat = 0.1, *, backend: str | None = None
+    sources: Tensor | NDArray[Any],
+    targets: Tensor | NDArray[Any] | None = None,
+    r: SupportsFloat = 0.1,
+    *,
+    backend: str | None = None,
 ) -> Graph:
     """Return the neighbours of each target among the sources: |x - y| <= r(1 + 1e-9), by differences in float64.
 
@@ -39,7 +44,8 @@ def radius_graph(
         sources   (S, d)  any floating type
         targets   (T, d)  another set of points of the same dimension, on the same device
     """
-    targets = sources if targets is None else targets
+    sources = torch.from_numpy(sources) if isinstance(sources, np.ndarray) else sources
+    targets = sources if targets is None else torch.from_numpy(targets) if isinstance(targets, np.ndarray) else targets
     call = f"radius_graph({shape_or_type(sources)}, {shape_or_type(targets)}, r={r})"
     for name, points in (("sources", sources), ("targets", targets)):
         if not isinstance(points, Tensor) or points.ndim != 2 or not points.is_floating_point():

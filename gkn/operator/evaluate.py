@@ -35,10 +35,12 @@ class Errors:
 
     each       (n,), float64: the mean over the output fields
     by_field   the errors of each output field; a vector is one field
+    trivial    the errors of trivial answers on the same samples, by name, if they were asked for
     """
 
     each: Tensor
     by_field: Mapping[str, Tensor] = field(default_factory=dict)
+    trivial: Mapping[str, Errors] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -46,7 +48,7 @@ class Errors:
 
     @property
     def median(self) -> float:
-        return float(self.each.median())
+        return _median(self.each)
 
     @property
     def spread(self) -> float:
@@ -68,17 +70,20 @@ class Errors:
             f"{self.mean:.4f} (median {self.median:.4f}, spread {self.spread:.4f}, worst {error:.4f} of sample {sample}, "
             f"{len(self.each)} samples)"
         )
-        if len(self.by_field) < 2:
+        if len(self.by_field) < 2 and not self.trivial:
             return whole
-        rows = [f"{'field':<12} mean    median  worst"]
-        for name, each in self.by_field.items():
-            rows.append(f"{name:<12} {float(each.mean()):.4f}  {float(each.median()):.4f}  {float(each.max()):.4f}")
+        wide = max(map(len, (*self.by_field, *(f"  {name}" for name in self.trivial), "field")))
+        rows = [f"{'field':<{wide}} mean    median  worst"]
+        for name in self.by_field:
+            for what, found in {name: self, **{f"  {other}": errors for other, errors in self.trivial.items()}}.items():
+                each = found.by_field[name]
+                rows.append(f"{what:<{wide}} {float(each.mean()):.4f}  {_median(each):.4f}  {float(each.max()):.4f}")
         return "\n".join([whole, *rows])
 
     def json(self) -> dict[str, Any]:
         error, sample = self.worst
         fields = {
-            name: {"mean": float(each.mean()), "median": float(each.median()), "worst": float(each.max())}
+            name: {"mean": float(each.mean()), "median": _median(each), "worst": float(each.max())}
             for name, each in self.by_field.items()
         }
         return {
@@ -91,6 +96,29 @@ class Errors:
             "each": self.each.tolist(),
             **({"by_field": fields} if len(fields) > 1 else {}),
         }
+
+
+def _median(values: Tensor) -> float:
+    """Return the middle value, or the mean of the two in the middle."""
+    return float(values.quantile(0.5))
+
+
+def judgeable(dataset: Dataset) -> tuple[Dataset, list[str]]:
+    """Return the samples whose outputs all differ from 0, and a sentence about those that are left out.
+
+    The relative error of an output that is 0 at all points is not defined.
+    """
+    zero: dict[int, str] = {}
+    for i in range(len(dataset)):
+        for name in dataset.output_fields:
+            if not bool(dataset.value(name, i).any()):
+                zero[i] = name
+    if not zero:
+        return dataset, []
+    first, name = next(iter(zero.items()))
+    more = f" and {len(zero) - 1} others" if len(zero) > 1 else ""
+    text = f"left out: sample {dataset.label(first)}{more}; {name} is 0 at all points, so a relative error is not defined"
+    return dataset.take([i for i in range(len(dataset)) if i not in zero]), [text]
 
 
 def relative_l2(

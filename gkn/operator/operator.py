@@ -26,13 +26,14 @@ from gkn.graph.rules import Rule, rule_from
 from gkn.models import Model, model_from
 from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
-from gkn.operator.ways import Exact, How, Part, together
-from gkn.system.checks import OutsideDomain, check_finite
+from gkn.operator.ways import Exact, How, Part, Spread, together
+from gkn.system.checks import OutsideDomain, check_finite, real_points
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
 FAR = 20  # standard deviations that an input may be away from the training data before a warning
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # query points at a time
+LEAST_SPREAD, MANY = 2000, 8  # nodes at least; how many times as many points a domain may have until they are spread
 
 
 class Operator:
@@ -90,9 +91,9 @@ class Operator:
     def __call__(
         self,
         sample: Sample,
-        at: Tensor | None = None,
+        at: Tensor | NDArray[Any] | None = None,
         *,
-        a: Tensor | None = None,
+        a: Tensor | NDArray[Any] | None = None,
         how: How = Exact(),  # noqa: B008
         r: float | None = None,
         rng: torch.Generator | None = None,
@@ -102,14 +103,15 @@ class Operator:
         """Return u at the points `at` (P, d), or at the sample's own: (P, out_channels).
 
         a                (P, in_channels) raw fields at the query points; without them they are interpolated from the sample
-        how              `Exact`, `Support` or `Partition`
+        how              `Exact`, `Spread`, `Support` or `Partition`
         r                another radius than in training, in the unit of the training data like `at`
         rng              for the draws of `Support` and `Partition`
         progress         called with (points done, of how many)
         differentiable   record the computation, so that gradients with respect to the sample's fields can be taken
         """
         model = self.model
-        at = None if at is None else self.frame.points(torch.as_tensor(at))
+        at = None if at is None else self.frame.points(real_points(at))
+        a = None if a is None else torch.as_tensor(a)
         r = None if r is None else r / self.frame.scale
         sample = self._complete(sample)
         a_shape, K, d = tuple(sample.a.shape), len(sample.domain), sample.x.shape[1]
@@ -119,7 +121,7 @@ class Operator:
                 f"{model.in_channels} fields in dimension {model.dim}"
             )
         if not isinstance(how, How):
-            raise ValueError(f"operator(sample, how={how!r}): use Exact(), Support(m, l) or Partition(m)")
+            raise ValueError(f"operator(sample, how={how!r}): use Exact(), Spread(m), Support(m, l) or Partition(m)")
         if how.all_queries and not model.at_queries:
             name = type(model).__name__
             raise ValueError(f"operator(sample, how={how!r}): {name} predicts at its nodes only; use Exact() or Partition(m)")
@@ -163,11 +165,16 @@ class Operator:
             return u
         return sample.domain.interpolate(u.cpu(), queries.x.cpu()).to(u)
 
-    def evaluate(self, dataset: Dataset, how: Any = Exact(), **options: Any) -> Any:  # noqa: B008
-        """Return the relative errors on every sample of a dataset, for each output field. See `gkn.relative_l2`."""
-        from gkn.operator.evaluate import relative_l2
+    def evaluate(self, dataset: Dataset, how: Any = Exact(), *, train: Dataset | None = None, **options: Any) -> Any:  # noqa: B008
+        """Return the relative errors on every sample of a dataset, for each output field. See `gkn.relative_l2`.
 
-        return relative_l2(self, dataset, how, **options)
+        train   the training samples: then the errors of two trivial answers made of them stand beside
+        """
+        from gkn.operator.evaluate import relative_l2
+        from gkn.operator.trivial import trivial_errors
+
+        found = relative_l2(self, dataset, how, **options)
+        return found if train is None else replace(found, trivial=trivial_errors(self, train, dataset))
 
     def plot(self, dataset: Dataset, i: int = 0, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw input, truth, answer and difference of one sample; save the picture if a path is given. Return the figure."""
@@ -176,6 +183,17 @@ class Operator:
 
         figure = draw_sample(self, dataset, i)
         return figure if path is None else save_figure(figure, Path(path))
+
+    def usual_way(self, domain: Domain) -> How:
+        """Return `Exact`, or `Spread` for a domain of so many more points than the training samples that `Exact` takes long.
+
+        Every ball has as many more points; `Spread` keeps the density of training.
+        """
+        trained = (self.about.get("ranges") or {}).get("nodes")
+        if trained is None or not self.model.at_queries or self.model.radius is None:
+            return Exact()
+        nodes = max(int(trained), LEAST_SPREAD)
+        return Spread(nodes) if len(domain) > MANY * nodes else Exact()
 
     def ready(self, dataset: Dataset) -> Dataset:
         """Return the dataset with the fields this operator takes and gives, smoothed ones included."""
@@ -218,20 +236,21 @@ class Operator:
         if unknown and known is not None:
             raise KeyError(f"the operator has no input {unknown[0]!r}; it needs {', '.join(known.given_fields) or 'none'}")
         sample = self.sample(domain, input_domain=input_domain, **given)
-        for text in self.unusual(domain, given) if input_domain is None else ():
+        for text in self.unusual(domain, given, None if at is None else torch.as_tensor(at)):
             warnings.warn(f"{text}; do not trust the answer", stacklevel=2)
         return self.named(self(sample, at))
 
-    def unusual(self, domain: Domain, given: Mapping[str, Any]) -> list[str]:
+    def unusual(self, domain: Domain, given: Mapping[str, Any], at: Tensor | None = None) -> list[str]:
         """Return sentences about inputs, parameters and points outside of the ranges of the training data.
 
         domain   in the unit of the user's data
         given    input fields, vectors (K, c), and numbers by name
+        at       query points (P, d)
         """
         known = self.features
         parts = given if known is None else known.components(given)
         found = outside(
-            self.about.get("ranges") or {}, domain, {name: torch.as_tensor(values) for name, values in parts.items()}
+            self.about.get("ranges") or {}, domain, {name: torch.as_tensor(values) for name, values in parts.items()}, at
         )
         if not self.about.get("ranges") and known is not None and not known.smoothed:
             size = self.inputs.encode(torch.stack([parts[name].double().expand(len(domain)) for name in known.inputs], 1))

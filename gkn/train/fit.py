@@ -38,7 +38,7 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     smoothing: Mapping[str, float] | None = None,
     geometry: bool | None = None,
-    validation: Dataset | int | None = None,
+    validation: Dataset | float | None = None,
     how: Test | None = None,
     evaluate_every: int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -70,8 +70,8 @@ def fit(
     settings     of a model given by name or class: arguments of its constructor, e.g. {"width": 64}
     smoothing    for such a model: widths of Gaussians for inputs that are also given smoothed, e.g. {"a": 0.03}
     geometry     for such a model: features of the geometry are inputs; by default if the samples' domains differ
-    validation   a dataset that is evaluated now and then and not learned from; the best network is chosen by it; or a number
-                 of samples to hold out, the last ones
+    validation   a dataset that is evaluated now and then and not learned from; the best network by it is returned; or a
+                 number of samples to hold out, the last ones; or a share such as 0.1, drawn at random
     how          how to evaluate it; by default on sampled nodes if the rule samples, else on all points
     evaluate_every   epochs between evaluations; by default 20 evaluations per run
     out          the run's folder. Called again with the same arguments, a killed run is resumed to the same bits, and a
@@ -100,7 +100,7 @@ def fit(
     if announce is not None:
         announce(announcement(setup, device))
     with products(setup.recipe.precision), signals(folder is not None) as stop, default_report(report) as shown:
-        options = LoopOptions(every, shown, capture, dict(about or {}), tell)
+        options = LoopOptions(every, shown, capture, {"split": setup.split(), **(about or {})}, tell)
         fabric = join(device, setup.recipe.precision, timeout)
         if folder is None:
             trainer = Trainer(setup, fabric, stop, options)

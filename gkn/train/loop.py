@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 DIVERGED = 10
 """Factor by which the loss may exceed the smallest one so far before a warning."""
+NOTHING = 2.0
+"""Relative loss at the end of a training that has learned nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Trainer:
             self.outputs = Normalizer.fit(datasets, datasets[0].outputs, recipe.pointwise, recipe.zero)
         else:
             self.inputs, self.outputs = setup.start.inputs, setup.start.outputs
-        self.ranges = ranges_of_data(datasets)
+        drawn = [rule.drawn for rule in setup.rules if rule.drawn is not None]
+        self.ranges = {**ranges_of_data(datasets), **({"nodes": max(drawn)} if len(drawn) == len(datasets) else {})}
         self.model = setup.model.to(self.device, torch.float64 if recipe.precision == "fp64" else torch.float32).train()
         self.model.prepare(datasets, self.inputs, self.outputs)
         symmetries = Symmetries.of(datasets, self.inputs) if recipe.symmetries else None
@@ -211,8 +214,14 @@ class Trainer:
                 self.save()
 
     def _warn_if_diverged(self) -> None:
-        """Warn once if the loss of an epoch is much larger than that of an earlier one."""
-        losses = [entry["loss"] for entry in self.progress.metrics]
+        """Warn once if the loss of an epoch is much larger than that of an earlier one, or than that of no answer at all."""
+        losses, recipe = [entry["loss"] for entry in self.progress.metrics], self.setup.recipe
+        if self.first and len(losses) == recipe.epochs and recipe.loss == "relative" and losses[-1] > NOTHING:
+            self.options.warn(
+                f"the last loss is {losses[-1]:.3g}, that of answering 0 everywhere is about 1; training diverged: use a "
+                "smaller learning rate"
+            )
+            return
         if self.first and not self._warned and losses[-1] > DIVERGED * min(losses):
             self._warned = True
             self.options.warn(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from gkn.data.walls import WALLS
@@ -151,4 +152,5 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     unknown = [key for key in changes if key not in known]
     if unknown:
         raise ValueError(f"a recipe has no {unknown[0]!r}; it has {', '.join(known)}")
-    return replace(recipe, **changes)
+    # Numbers of numpy become Python's, which JSON can hold.
+    return replace(recipe, **{key: x.item() if isinstance(x, np.generic) else x for key, x in changes.items()})

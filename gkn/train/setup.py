@@ -14,9 +14,11 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.features import Features
+from gkn.data.split import Split
 from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS, Defaults, Model, NearFar
+from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator, check_same_radius
 from gkn.operator.saved import RUN
 from gkn.operator.ways import Exact, Sampled, Test
@@ -39,7 +41,7 @@ class Choices:
     smoothing   widths of Gaussians for inputs that are also given smoothed, if a model is built
     geometry    features of the geometry are inputs; by default if domains differ, for a model that is built
     weighted    count with quadrature weights
-    validation  a dataset; or the number of last samples to hold out
+    validation  a dataset; or the number of last samples to hold out; or a share of the samples, drawn at random
     how         how to evaluate on it
     units       of the fields
 
@@ -54,7 +56,7 @@ class Choices:
     smoothing: Mapping[str, float] | None = None
     geometry: bool | None = None
     weighted: bool | None = None
-    validation: Dataset | int | None = None
+    validation: Dataset | float | None = None
     how: Test | None = None
     units: Mapping[str, str] | None = None
     size: str | None = None
@@ -79,6 +81,16 @@ class Setup:
     start: Operator | None = None
     warnings: tuple[str, ...] = ()
 
+    def split(self) -> dict[str, Any] | None:
+        """Return the numbers of the samples that are learned from and evaluated, if they are parts of a dataset on disk."""
+        known = self.datasets[0].manifest
+        if known is None:
+            return None
+        train = sorted({each.number(i) for each in self.datasets for i in range(len(each))})
+        held = self.validation if self.validation is not None and self.validation.manifest is known else None
+        validation = () if held is None else tuple(held.number(i) for i in range(len(held)))
+        return Split(tuple(train), validation, (), known.hash).json()
+
     def config(self) -> dict[str, Any]:
         """Return everything the bits of a run depend on but the machine."""
         return {
@@ -97,6 +109,7 @@ class Setup:
 def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, out: Path | None) -> Setup:
     """Fill in the model's defaults for the data, build the model if need be, and check that everything fits."""
     datasets, validation = _split([dataset] if isinstance(dataset, Dataset) else [*dataset], choices.validation)
+    datasets, validation, left_out = _without_zeros(datasets, validation, choices)
     if not datasets or not all(len(each) for each in datasets):
         raise ValueError("fit: there is nothing to learn: a dataset without samples")
     if isinstance(choices.model, Operator):
@@ -120,7 +133,7 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     _check(model, datasets, rules, validation)
     weighted = suggested.weighted if choices.weighted is None else choices.weighted
     features = Features.of(datasets[0], choices.units)
-    warnings = _warnings(datasets, rules, model)
+    warnings = _warnings(datasets, rules, model, left_out)
     return Setup(model, datasets, rules, recipe, weighted, validation, _way(choices, rules), features, None, warnings)
 
 
@@ -130,8 +143,8 @@ def _continued(
     """Set up a training that goes on from a trained operator: with its network, fields, frame, normalisers and rule."""
     if start.features is None:
         raise ValueError("fit: an operator without names of fields cannot be trained further; train a model instead")
-    if choices.settings or choices.smoothing is not None or choices.geometry is not None:
-        raise ValueError("fit: settings, smoothing and geometry are those of the operator that training goes on from")
+    if choices.settings or choices.smoothing is not None or choices.geometry is not None or choices.size is not None:
+        raise ValueError("fit: settings, size, smoothing and geometry are those of the operator that training goes on from")
     choices = _in_frame(choices, start.frame)
     datasets = [start.ready(each) for each in datasets]
     validation = None if validation is None else start.ready(validation)
@@ -173,10 +186,13 @@ def _with_geometry(
     return [each.with_geometry() for each in datasets], None if validation is None else validation.with_geometry()
 
 
-def _split(datasets: list[Dataset], held_out: Dataset | int | None) -> tuple[list[Dataset], Dataset | None]:
-    """Hold out the last samples if a number is given; the validation set is then on the points of the first dataset."""
+def _split(datasets: list[Dataset], held_out: Dataset | float | None) -> tuple[list[Dataset], Dataset | None]:
+    """Hold out the last samples if a number is given, or a share of all; the validation set is then of the first dataset."""
     if held_out is None or isinstance(held_out, Dataset):
         return datasets, held_out
+    if not isinstance(held_out, int):
+        parts = [each.split(1 - held_out) for each in datasets]
+        return [part[0] for part in parts], parts[0][1] if len(parts[0][1]) else None
     fewest = min(len(each) for each in datasets)
     if not 0 <= held_out < fewest:
         raise ValueError(f"fit(validation={held_out}): needed fewer than the {fewest} samples there are")
@@ -190,9 +206,25 @@ LOOKED_AT = 4  # samples whose graphs are looked at before training
 SMALL = 64  # nodes of a graph in which every node may well be a neighbour of all others
 
 
-def _warnings(datasets: Sequence[Dataset], rules: Sequence[Rule], model: Model) -> tuple[str, ...]:
+def _without_zeros(
+    datasets: list[Dataset], validation: Dataset | None, choices: Choices
+) -> tuple[list[Dataset], Dataset | None, list[str]]:
+    """Leave out samples with an output that is 0 at all points, of which no relative loss is defined; say so."""
+    loss = choices.recipe.loss if isinstance(choices.recipe, Recipe) else recipe_named(choices.recipe or "ours").loss
+    if choices.changes.get("loss", loss) != "relative":
+        return datasets, validation, []
+    pairs = [judgeable(each) for each in (*datasets, *(() if validation is None else (validation,)))]
+    found, said = [dataset for dataset, _ in pairs], [text for _, texts in pairs for text in texts]
+    return found[: len(datasets)], found[-1] if validation is not None else None, said
+
+
+def _warnings(
+    datasets: Sequence[Dataset], rules: Sequence[Rule], model: Model, left_out: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Return sentences about too few samples, isolated nodes, and neighbourhoods of nothing or of everything."""
-    found = []
+    found = [*left_out]
+    if not any(each.given for each in datasets) and all(each.one_domain for each in datasets):
+        found.append("the samples have no input and share one domain: an operator can only learn their mean")
     count = sum(len(each) for each in datasets)
     if count < FEW_SAMPLES:
         found.append(f"{count} training samples are very few; expect large errors on new ones")

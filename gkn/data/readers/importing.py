@@ -86,12 +86,15 @@ def read_files(paths: Paths, options: ReadOptions | None = None, parameters: str
         content = replace(content, notes=(*content.notes, note))
     if parameters is None:
         return content
-    columns = _table(Path(parameters), content)
+    columns, ignored = _table(Path(parameters), content)
     twice = [name for name in columns if name in content.fields]
     if twice:
         raise UnreadableFile(f"{parameters}: the column {twice[0]} has the name of a field; rename it")
     replaced = [name for name in columns if name in content.parameters]
-    notes = (f"parameters of the files replaced by those of {parameters}: {', '.join(replaced)}",) if replaced else ()
+    notes: tuple[str, ...] = (
+        (f"parameters of the files replaced by those of {parameters}: {', '.join(replaced)}",) if replaced else ()
+    )
+    notes += (f"columns of words in {parameters}, not used: {', '.join(ignored)}",) if ignored else ()
     inputs = (*content.inputs, *(name for name in columns if name not in content.inputs))
     return replace(
         content,
@@ -268,11 +271,11 @@ def _tables_beside(files: Sequence[Path]) -> list[Path]:
 def parameters_of(table: Path, file: Path) -> dict[str, float]:
     """Return the numbers of one file in a table of parameters."""
     content = Content(Cloud([[0.0]]), {}, sources=(str(file),))
-    return {name: float(values[0]) for name, values in _table(table, content).items()}
+    return {name: float(values[0]) for name, values in _table(table, content)[0].items()}
 
 
-def _table(path: Path, content: Content) -> dict[str, Tensor]:
-    """Return the columns of numbers of a table, in the order of the samples."""
+def _table(path: Path, content: Content) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the columns of numbers of a table, in the order of the samples, and the names of the columns of words."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     try:
@@ -297,7 +300,8 @@ def _table(path: Path, content: Content) -> dict[str, Tensor]:
         bad = [i for i in range(n) if not np.isfinite(values[order[i]])]
         if bad:
             raise UnreadableFile(f"{path}: no number in column {name} for {content.sources[bad[0]]}")
-    return {name: torch.from_numpy(np.ascontiguousarray(values[order])) for name, values in columns.items()}
+    found = {name: torch.from_numpy(np.ascontiguousarray(values[order])) for name, values in columns.items()}
+    return found, [name for name in words if name != key]
 
 
 def _matched(path: Path, names: list[str], sources: Sequence[str]) -> Array:
