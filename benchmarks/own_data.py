@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import Cells, summary
-from gkn import Cloud, Darcy, Dataset, Exact, Support, fit, load, relative_l2, save
+from gkn import Cloud, Darcy, Dataset, Exact, Spread, Support, fit, load, relative_l2, save
 from gkn.data.readers import read_sample
 from gkn.operator.evaluate import relative_errors
 from gkn.operator.trivial import Mean, Nearest, trivial_errors
@@ -33,12 +33,13 @@ def units(options):
     """100 Darcy samples on 441 points, NearFar with its defaults: 80 to learn from, 20 to test."""
     base = Darcy(size=21).generate(100)
     for name, (factor, offset) in UNITS.items():
-        if name in CELLS.done("units"):
+        if name in CELLS.done("units") or (options.only and options.only != name):
             continue
         cloud = Cloud(base.domain.points * factor + offset)
         train, test = Dataset(cloud, a=base.field("a"), u=base.field("u")).split(80, 20)
         start = time.perf_counter()
-        operator = fit(train, size=options.size, epochs=options.epochs, device=options.device)
+        changes = {"epochs": options.epochs} if options.epochs else {}
+        operator = fit(train, size=options.size, device=options.device, **changes)
         found = {"errors": summary(relative_l2(operator, test)), "seconds": time.perf_counter() - start}
         CELLS.keep("units", name, found)
         print(name, round(found["errors"]["mean"], 4), f"{found['seconds']:.0f} s", flush=True)
@@ -129,8 +130,12 @@ def poisson3d(options):
         )
 
 
+NODES = 2500  # as many as the training meshes have
+WAYS = {20_000: (Exact(), Spread(NODES), Support(NODES)), 200_000: (Spread(NODES), Support(NODES)), 2_000_000: (Spread(NODES),)}
+
+
 def large(options):
-    """Answer with a trained operator on files of many nodes, write .vtu, and read it with meshlane."""
+    """Answer with a trained operator on files of many nodes in several ways, write .vtu, and read it with meshlane."""
     import resource
 
     import meshlane
@@ -140,24 +145,26 @@ def large(options):
         start = time.perf_counter()
         given = read_sample(path)
         count, read = len(given.domain), time.perf_counter() - start
-        how = Exact() if count < 60_000 else Support(20_000 if count < 500_000 else 4000)
-        if str(count) in CELLS.done("poisson3d-large"):
-            continue
-        start = time.perf_counter()
-        u = operator(operator.sample(given.domain, f=given.fields["f"]), how=how).double()
-        answered = time.perf_counter() - start
-        truth = given.fields["u"].double()[:, None]
-        error = float(relative_errors(u, truth, given.domain.weights[:, None], [(0, 1)])[0])
-        start = time.perf_counter()
-        out = options.out / f"answer-{count}.vtu"
-        save(out, given.domain, {"u": u[:, 0], "u_truth": truth[:, 0], "u_error": u[:, 0] - truth[:, 0]})
-        seconds = {"read": read, "answer": answered, "write": time.perf_counter() - start}
-        mesh = meshlane.read(out)
-        assert len(mesh.points) == count
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        found = {"error": error, "how": repr(how), "seconds": seconds, "peak GiB": memory, "fields": [*mesh.point_data]}
-        CELLS.keep("poisson3d-large", str(count), found)
-        print(count, found, flush=True)
+        for how in next(ways for most, ways in WAYS.items() if count <= most):
+            cell = f"{count}, {how!r}"
+            if cell in CELLS.done("poisson3d-large"):
+                continue
+            start = time.perf_counter()
+            u = operator(operator.sample(given.domain, f=given.fields["f"]), how=how).double()
+            answered = time.perf_counter() - start
+            truth = given.fields["u"].double()[:, None]
+            error = float(relative_errors(u, truth, given.domain.weights[:, None], [(0, 1)])[0])
+            start = time.perf_counter()
+            out = options.answers / f"answer-{count}-{type(how).__name__.lower()}.vtu"
+            fields = {"f": given.fields["f"], "u": u[:, 0], "u_truth": truth[:, 0], "u_error": u[:, 0] - truth[:, 0]}
+            save(out, given.domain, fields)
+            seconds = {"read": read, "answer": answered, "write": time.perf_counter() - start}
+            mesh = meshlane.read(out)
+            assert len(mesh.points) == count
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            found = {"nodes": count, "error": error, "how": repr(how), "seconds": seconds, "peak GiB": memory}
+            CELLS.keep("poisson3d-large", cell, {**found, "fields": [*mesh.point_data]})
+            print(cell, found, flush=True)
 
 
 def main():
@@ -165,6 +172,7 @@ def main():
     parser.add_argument("what", choices=["units", "plates", "poisson3d", "large"])
     parser.add_argument("--dataset", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None, help="Folder of the run, for poisson3d.")
+    parser.add_argument("--answers", type=Path, default=Path("runs"), help="Folder of the answers, for large.")
     parser.add_argument("--size", default=None)
     parser.add_argument("--epochs", type=int, default=None)
     parser.add_argument("--seeds", type=int, default=1)
