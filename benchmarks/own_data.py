@@ -4,6 +4,7 @@
     python -m benchmarks.own_data plates --dataset data/plates       examples/plate.py, imported: 548 to learn from, 50, 100
     python -m benchmarks.own_data poisson3d --dataset data/poisson3d --out runs/poisson3d   examples/poisson3d.py, imported
     python -m benchmarks.own_data large --dataset FILES --out runs/poisson3d                the same network on more nodes
+    python -m benchmarks.own_data draw                                                      the answer on the most of them
 
 Finished cells are kept in results/own-data/NAME.json and not computed again.
 """
@@ -15,7 +16,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import Cells, summary
-from gkn import Cloud, Darcy, Dataset, Exact, Spread, Support, fit, load, relative_l2, save
+from gkn import Cloud, Darcy, Dataset, Exact, Mesh, Spread, Support, fit, load, relative_l2, save
+from gkn.data.plot import draw_answers, save_figure
 from gkn.data.readers import read_sample
 from gkn.operator.evaluate import relative_errors
 from gkn.operator.trivial import Mean, Nearest, trivial_errors
@@ -167,9 +169,23 @@ def large(options):
             print(cell, found, flush=True)
 
 
+def draw(options):
+    """Read the answer on the most nodes with meshlane, as another program would, and draw f, truth, answer and difference."""
+    import meshlane
+
+    path = max(options.answers.glob("answer-*.vtu"), key=lambda each: int(each.name.split("-")[1]))
+    mesh = meshlane.read(path)
+    domain = Mesh(mesh.points, {block.type: block.data for block in mesh.cells})
+    f, truth, answer, error = (torch.from_numpy(mesh.point_data[name]) for name in ("f", "u_truth", "u", "u_error"))
+    save_figure(
+        draw_answers([("u", domain, f, truth, answer, error)], f"{len(domain)} nodes", "f"),
+        CELLS.folder / "poisson3d-million.png",
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["units", "plates", "poisson3d", "large"])
+    parser.add_argument("what", choices=["units", "plates", "poisson3d", "large", "draw"])
     parser.add_argument("--dataset", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None, help="Folder of the run, for poisson3d.")
     parser.add_argument("--answers", type=Path, default=Path("runs"), help="Folder of the answers, for large.")
@@ -180,7 +196,7 @@ def main():
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     options.device = device_named(options.device)
-    {"units": units, "plates": plates, "poisson3d": poisson3d, "large": large}[options.what](options)
+    {"units": units, "plates": plates, "poisson3d": poisson3d, "large": large, "draw": draw}[options.what](options)
 
 
 if __name__ == "__main__":
