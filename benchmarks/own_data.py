@@ -10,6 +10,7 @@ Finished cells are kept in results/own-data/NAME.json and not computed again.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -32,19 +33,27 @@ UNITS = {"1": (1.0, 0.0), "times 1000": (1000.0, 0.0), "times 0.001": (0.001, 0.
 
 
 def units(options):
-    """100 Darcy samples on 441 points, NearFar with its defaults: 80 to learn from, 20 to test."""
+    """100 Darcy samples on 441 points, NearFar with its defaults: 80 to learn from, 20 to test.
+
+    On a GPU some sums are added in any order. With --deterministic they are not, so that units alone can make a difference.
+    """
+    if options.deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True, warn_only=True)
     base = Darcy(size=21).generate(100)
     for name, (factor, offset) in UNITS.items():
-        if name in CELLS.done("units") or (options.only and options.only != name):
+        cell = name if options.deterministic or options.device == "cpu" else f"{name}, sums in any order"
+        cell += f", seed {options.seed}" if options.seed else ""
+        if cell in CELLS.done("units") or (options.only and options.only != name):
             continue
         cloud = Cloud(base.domain.points * factor + offset)
         train, test = Dataset(cloud, a=base.field("a"), u=base.field("u")).split(80, 20)
         start = time.perf_counter()
         changes = {"epochs": options.epochs} if options.epochs else {}
-        operator = fit(train, size=options.size, device=options.device, **changes)
+        operator = fit(train, size=options.size, device=options.device, seed=options.seed, **changes)
         found = {"errors": summary(relative_l2(operator, test)), "seconds": time.perf_counter() - start}
-        CELLS.keep("units", name, found)
-        print(name, round(found["errors"]["mean"], 4), f"{found['seconds']:.0f} s", flush=True)
+        CELLS.keep("units", cell, found)
+        print(cell, round(found["errors"]["mean"], 4), f"{found['seconds']:.0f} s", flush=True)
 
 
 # --- plates with a hole
@@ -192,6 +201,8 @@ def main():
     parser.add_argument("--size", default=None)
     parser.add_argument("--epochs", type=int, default=None)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="Seed, for units.")
+    parser.add_argument("--deterministic", action="store_true", help="For units, on a GPU: add up in one order.")
     parser.add_argument("--only", default="")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
