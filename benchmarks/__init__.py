@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from gkn.system.files import write
 from gkn.system.machine import commit, machine, versions
 
 __all__ = ["RESULTS", "Cells", "commit", "machine", "record", "summary"]
@@ -32,7 +33,7 @@ class Cells:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             whole = {"cells": {**self.done(name), cell: {**result, **made()}}}
-            (self.folder / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")
+            write(self.folder / f"{name}.json", (json.dumps(whole, indent=1) + "\n").encode())  # whole or not at all
         finally:
             os.close(lock)
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# Threads that wait for work must not keep the cores busy for long: two runs on one machine would slow each other down tenfold.
+# Threads that sleep at once make a run on a quiet machine slower by half. The variable is read when torch is imported.
+if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from gkn.data.check import check_dataset

@@ -1,9 +1,11 @@
 """Every verb, as a person types it."""
 
 import io
+import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -63,6 +65,22 @@ def test_help():
 
 def commands(command):
     return [each for one in getattr(command, "commands", {}).values() for each in commands(one)] or [command]
+
+
+@pytest.mark.parametrize(
+    ("before", "set_to", "wanted"),
+    [
+        ("", {}, "1000"),
+        ("import torch", {}, "None"),
+        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "None"),
+        ("", {"GOMP_SPINCOUNT": "7"}, "7"),
+    ],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_said_otherwise(before, set_to, wanted):
+    code = f"{before}\nimport gkn, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    usual = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], env={**usual, **set_to}, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == wanted
 
 
 def test_no_two_options_of_a_verb_have_one_name():

@@ -189,7 +189,7 @@ def test_wrong_words(data, trained, tmp_path):
         (["train", data, "--out", out, "--train", 9, "--test", 9], 1, "9 samples to learn from, 0 to validate and 9 to test"),
         (["train", data, "--out", out, "--split", "0.8"], 2, "needed three shares, e.g. 0.8,0.1,0.1"),
         (["train", data, "--out", out, "--size", "huge"], 1, "NearFar of size 'huge'; it has small, medium, large"),
-        (["eval", trained, data, "--on", "mars"], 2, "use test, validation, train or all"),
+        (["eval", trained, data, "--on", "mars"], 2, "use test, unseen, validation, train or all"),
         (["train", data, "--out", out, "--network", "kernel=a,b"], 2, "needed a number or a list of numbers, e.g. 128,256"),
         (["train", data, "--out", out, "--set", "warm"], 1, "needed KEY=VALUE"),
         (["train", data, "--out", out, "--set", "clip=much"], 1, "clip is a number of type float, 'much' is not"),

@@ -261,6 +261,10 @@ def test_a_dataset_of_another_range_is_told_by_eval(tmp_path):
     said = run("eval", tmp_path / "operator", tmp_path / "other", "--device", "cpu")
     assert "sample 0: a is between" in said
     assert said.count("in training it was between") == 1
+    clouds = [gkn.Cloud(torch.rand(30, 2, generator=rng) * 1000) for _ in range(6)]
+    Dataset(clouds, a=[torch.rand(30) for _ in clouds], u=[1 + torch.rand(30) for _ in clouds]).save(tmp_path / "far")
+    said = run("eval", tmp_path / "operator", tmp_path / "far", "--device", "cpu")
+    assert said.count("is it the same unit of length?") == 1
     assert "does not know which samples it has learned from" in said
 
 
@@ -370,6 +374,8 @@ def test_spread_nodes_lie_up_to_the_boundary_and_apart():
     assert float(apart.min()) > float(far.max()) - 1e-9 > 0.05  # no point is farther from a node than nodes from each other
     random = torch.randperm(1681, generator=torch.Generator().manual_seed(0))[:100]
     assert float(torch.cdist(x, x[random]).min(1).values.max()) > 1.5 * float(far.max())
+    twice = torch.cat([x[:5], x[:5]])
+    assert len(farthest_points(twice, 8, torch.Generator())) == 5  # different places
     assert farthest_points(x, 5000, torch.Generator()).tolist() == [*range(1681)]
     part = farthest_points(torch.rand(100_000, 3), 50, torch.Generator().manual_seed(1))
     assert len(part) == 50
@@ -418,6 +424,49 @@ def test_groups_that_are_no_inputs_and_samples_that_were_not_seen(tmp_path):
     gkn.fit(train, **QUICK, smoothing={}).save(tmp_path / "python")
     said = run("eval", tmp_path / "python", tmp_path / "data", "--device", "cpu")
     assert "relative l2 error on 17 unseen samples" in said
+
+
+def test_what_was_learned_and_chosen_by_is_known(tmp_path):
+    """Samples of other datasets are not mistaken for samples of this one, and validation samples are seen."""
+    rng = torch.Generator().manual_seed(0)
+    a = torch.rand(20, 25, generator=rng)
+    u = 1 + a
+    u[0] = 0.0
+    Dataset(Grid(5), a=a, u=u).save(tmp_path / "one")
+    Dataset(Grid(5), a=a + 1, u=2 + a).save(tmp_path / "two")
+    one, two = (Dataset.open(tmp_path / name) for name in ("one", "two"))
+    held = Dataset.open(tmp_path / "one").take(range(12, 20))  # opened again
+    operator = gkn.fit([one.take(12), two.take([15, 16])], **QUICK, validation=held, smoothing={}, warn=print)
+    split = Split.from_json(operator.about["split"])
+    assert (split.train, split.validation) == (tuple(range(1, 12)), tuple(range(12, 20)))
+    operator.save(tmp_path / "operator")
+    said = run("eval", tmp_path / "operator", tmp_path / "one", "--device", "cpu")  # sample 0 is unseen, but 0
+    assert "relative l2 error on 8 validation samples" in said
+    assert "no unseen samples" not in said
+    for wrong in (1.5, -0.1):
+        with pytest.raises(ValueError, match=r"fit\(validation=.*\): needed a dataset, a number of samples, or a share"):
+            gkn.fit(one, **QUICK, validation=wrong)
+    with pytest.raises(ValueError, match="all validation samples have an output that is 0"):
+        gkn.fit(one.take(12), **QUICK, validation=one.take(1), warn=print)
+    said = []
+    gkn.fit(one, operator, epochs=1, device="cpu", warn=said.append)
+    assert any("left out: sample 0; u is 0 at all points" in text for text in said)
+
+
+def test_the_best_of_a_model_that_cannot_be_built_again():
+    """A model of a user's own, with another constructor, is trained in memory: its best network is a copy."""
+
+    class Own(gkn.GKN):
+        def __init__(self, table):
+            super().__init__(2, 1, 1, width=table["width"], kernel=(8, 8), steps=2)
+
+    data = Dataset(Grid(5), a=torch.rand(12, 25), u=1 + torch.rand(12, 25))
+    model = Own({"width": 8})
+    with pytest.MonkeyPatch.context() as patch:
+        fake_errors([0.1, 0.5], patch)
+        operator = gkn.fit(data, model, gkn.Radius(0.3), epochs=2, evaluate_every=1, validation=3, device="cpu", warn=print)
+    assert epoch_of(operator) == 1
+    assert not torch.equal(operator.model.W.weight, model.W.weight)  # that has the last step
 
 
 def test_from_files_to_answers(tmp_path):
@@ -557,6 +606,10 @@ def test_vectors_in_the_plane_get_back_the_component_they_lost(tmp_path):
     gkn.fit(data, **QUICK).save(tmp_path / "operator")
     said = run("predict", tmp_path / "operator", "--input", tmp_path / "files/2.vtu", "--out", tmp_path / "a.vtu")
     assert "relative error of w" in said
+    mesh = meshes.box("triangle", 3)
+    np.savez(tmp_path / "plane.npz", points=mesh.points, cells=mesh.cells, v=np.ones((len(mesh), 2)))
+    words = ["--input", tmp_path / "plane.npz", "--out", tmp_path / "a.npz"]
+    assert "needed its 3 components" in run("predict", tmp_path / "operator", *words, code=1)  # it never had a third one
 
 
 def test_files_are_read_for_answers_as_they_were_for_training(tmp_path):
@@ -579,6 +632,23 @@ def test_files_are_read_for_answers_as_they_were_for_training(tmp_path):
     for wrong in ("0:1", "0:1:2,3", "1,2"):
         words = ["--box", wrong, "--input", "a", "--out", tmp_path / "other"]
         assert run("data", "import", tmp_path / "all.npz", *words, code=1 if wrong == "0:1" else 2)
+
+
+def test_inputs_at_cells_are_in_every_answer_file(tmp_path):
+    mesh, rng = meshes.box("triangle", 4), np.random.default_rng(0)
+    count = len(mesh.cell_blocks()[0][1])
+    (tmp_path / "files").mkdir()
+    for i in range(10):
+        gkn.save(tmp_path / f"files/{i}.vtu", mesh, {"u": 1 + rng.random(len(mesh))}, {"k": [rng.random(count)]})
+    data = gkn.import_files(tmp_path / "files", inputs=["k"])
+    gkn.fit(data, **QUICK, smoothing={}).save(tmp_path / "operator")
+    for name in ("a.npz", "a.vtu"):
+        run("predict", tmp_path / "operator", "--input", tmp_path / "files/0.vtu", "--out", tmp_path / name)
+    with np.load(tmp_path / "a.npz") as found:
+        assert np.allclose(found["k"], data.value("k", 0))  # at points
+    from gkn.data.readers import read_sample
+
+    assert "k" in read_sample(tmp_path / "a.vtu").cell_data
 
 
 def test_a_field_that_is_not_used_may_be_bad(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 from importlib import import_module
@@ -49,10 +48,6 @@ class Verbs(TyperGroup):
 
 def command_of(name: str) -> Any:
     """Import the module of a verb and return its command."""
-    # Threads that wait for work must not keep the cores busy for long: two runs on one machine would slow each other down
-    # tenfold. Threads that sleep at once make a run on a quiet machine slower by half. Read when torch is imported.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     module, function, _ = VERBS[name]
     found = getattr(import_module(module), function)
     from gkn.system.memory import keep_freed

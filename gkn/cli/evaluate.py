@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from gkn.cli.options import verb
 from gkn.cli.shell import Best, DatasetPath, Device, L, M, R, RunPath, console, load_chosen, plain, warn, way_named
 from gkn.data.dataset import Dataset, described
 from gkn.data.split import Split
+from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator
 from gkn.system.checks import device_named
 from gkn.system.files import canonical, make_folder, write
@@ -29,7 +31,8 @@ class EvalOptions:
     on: Annotated[
         str | None,
         typer.Option(
-            help="test, validation, train or all. By default the run's test samples if this is its dataset, else all."
+            help="test, unseen, validation, train or all. By default the test samples of the run, or else those it has not "
+            "seen; of another dataset all."
         ),
     ] = None
     how: Annotated[str, typer.Option(help="exact, spread, support, partition, or sampled: on drawn nodes only.")] = "exact"
@@ -89,8 +92,8 @@ def _chosen(operator: Operator, whole: Dataset, on: str | None) -> tuple[Dataset
     split = Split.from_json(said) if said else None
     if split is not None and (split.hash is None or whole.manifest is None or split.hash != whole.manifest.hash):
         split = None  # of another dataset
-    if on not in (None, "all", "test", "validation", "train"):
-        raise typer.BadParameter(f"{on!r}: use test, validation, train or all", param_hint="--on")
+    if on not in (None, "all", "test", "unseen", "validation", "train"):
+        raise typer.BadParameter(f"{on!r}: use test, unseen, validation, train or all", param_hint="--on")
     if split is None:
         if said is None:
             warn("the operator does not know which samples it has learned from; these may be among them")
@@ -101,7 +104,10 @@ def _chosen(operator: Operator, whole: Dataset, on: str | None) -> tuple[Dataset
     if on == "all":
         warn("these samples include those that were learned from")
         return whole, train, "all"
-    unseen = tuple(i for i in range(len(whole)) if i not in {*split.train, *split.validation, *split.test})
+    seen = {*split.train, *split.validation, *split.test}
+    unseen = tuple(i for i in range(len(whole)) if i not in seen)
+    if unseen and on is None and not split.test and not len(judgeable(whole.take(unseen))[0]):
+        unseen = ()  # those that were left out of training because they are 0
     what = on or ("test" if split.test else "unseen" if unseen else "validation" if split.validation else "train")
     samples = unseen if what == "unseen" else getattr(split, what)
     if not samples:
@@ -120,9 +126,10 @@ def _warn_if_unusual(operator: Operator, dataset: Dataset) -> None:
         domain = dataset.domain if dataset.one_domain else dataset[i].domain
         given = {name: dataset.value(name, i) for name in operator.features.given_fields}
         for text in operator.unusual(domain, given):
-            if text.split(" is ")[0] not in warned:
+            kind = re.sub(r"[-+]?\d[\d.e+-]*", "", text)  # the sentence without its numbers
+            if kind not in warned:
                 warn(f"sample {dataset.label(i)}: {text}")
-            warned.add(text.split(" is ")[0])
+            warned.add(kind)
 
 
 def _range(text: str, count: int) -> range:

@@ -135,15 +135,16 @@ def _answer(
         return text
     truths = {name: fields[name].double() for name in outputs if name in given.fields}
     truths = {name: truth for name, truth in truths.items() if truth.shape == answers[name].shape}
-    copied = {name: x for name, x in given.fields.items() if name not in outputs and name not in given.cell_data}
+    to_vtu = out.suffix == ".vtu"
+    at_cells = {f"{name}_truth" if name in outputs else name: values for name, values in given.cell_data.items()}
+    kept = {*outputs, *(at_cells if to_vtu else ())}
+    copied = {name: x for name, x in given.fields.items() if name not in kept}
     others = {name: x for name, x in copied.items() if bool(torch.isfinite(x).all())}
     if len(others) < len(copied):
         lost = ", ".join(name for name in copied if name not in others)
         warn(f"{file.name}: not finite everywhere, and not copied to the answer: {lost}")
     for name, truth in truths.items():
         others |= {f"{name}_truth": truth, f"{name}_error": answers[name] - truth}
-    at_cells = {f"{name}_truth" if name in outputs else name: values for name, values in given.cell_data.items()}
-    to_vtu = out.suffix == ".vtu"
     domain, written = given.in_space({**others, **answers}) if to_vtu else (given.domain, {**others, **answers})
     writers.save(out, domain, written, at_cells if to_vtu else None, numbers)
     for name, truth in truths.items():
@@ -158,7 +159,7 @@ def _whole_vectors(given: FileSample, operator: Operator) -> dict[str, torch.Ten
     """Return the fields of a file. Vectors in the plane get back a component 0 that other files of the training data have."""
     known = {} if operator.features is None else operator.features.groups
     return {
-        name: in_space(x, given.flat_axes) if x.ndim == 2 and x.shape[1] == 2 and len(known.get(name, ())) == 3 else x
+        name: in_space(x, given.flat_axes) if given.flat_axes and x.shape[1:] == (2,) and len(known.get(name, ())) == 3 else x
         for name, x in given.fields.items()
     }
 

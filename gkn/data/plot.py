@@ -21,11 +21,11 @@ LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000
 MARKS = "osD^v*P"
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure that is drawn without a screen, whatever the backend of the user's matplotlib."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
+    """Return a figure and its axes, as pyplot does, but drawn without a screen and whatever the user's backend is."""
+    figure = Figure(figsize=figsize, layout="constrained")
     FigureCanvasAgg(figure)
-    return figure
+    return figure, figure.subplots(rows, columns, **options)
 
 
 def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "") -> None:
@@ -39,8 +39,7 @@ def draw_dataset(dataset: Dataset, samples: int = 4, title: str = "") -> Figure:
     names = [name for name in dataset.names if name not in dataset.parameters]
     one_dimension = dataset[0].domain.dim == 1
     size = (2.4 * count + 1.4, 2.3 * len(names) + 0.5)
-    figure = new_figure(*size)
-    axes = figure.subplots(len(names), count, squeeze=False)
+    figure, axes = subplots(len(names), count, figsize=size, squeeze=False)
     for row, name in enumerate(names):
         values = [dataset.value(name, i) for i in range(count)]
         low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
@@ -63,10 +62,9 @@ def draw_dataset(dataset: Dataset, samples: int = 4, title: str = "") -> Figure:
 
 
 def save_figure(figure: Figure, out: Path) -> Figure:
-    """Save a figure, close it, and return it."""
+    """Save a figure and return it."""
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=160)
-    _close(figure)
     return figure
 
 
@@ -75,14 +73,6 @@ def save_twice(figure: Figure, stem: Path) -> None:
     stem.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(stem.with_name(stem.name + ".png"), dpi=150)
     figure.savefig(stem.with_name(stem.name + ".pdf"), metadata={"CreationDate": None})
-    _close(figure)
-
-
-def _close(figure: Figure) -> None:
-    """Let pyplot forget a figure, if it has made it."""
-    import matplotlib.pyplot as plt
-
-    plt.close(figure)
 
 
 def show_answers(
@@ -103,8 +93,7 @@ def draw_answers(
 ) -> Figure:
     """Return the figure of `show_answers`."""
     size = (11.6, 2.65 * len(rows) + 0.45)
-    figure = new_figure(*size)
-    axes = figure.subplots(len(rows), 4, squeeze=False)
+    figure, axes = subplots(len(rows), 4, figsize=size, squeeze=False)
     for row, (name, domain, a, truth, found, error) in enumerate(rows):
         low, high = float(truth.min()), float(truth.max())
         most = max(float(error.abs().max()), 1e-300)
@@ -136,8 +125,7 @@ def _shown(text: str) -> str:
 
 def show_losses(metrics: Sequence[dict[str, Any]], out: Path, title: str = "") -> None:
     """Draw training loss and validation error over epochs."""
-    figure = new_figure(6.4, 3.2)
-    axis = figure.subplots()
+    figure, axis = subplots(figsize=(6.4, 3.2))
     axis.semilogy(
         [each["epoch"] for each in metrics], [each["loss"] for each in metrics], color="#1f4e79", label="training loss"
     )

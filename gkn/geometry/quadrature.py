@@ -16,7 +16,8 @@ from gkn.geometry.search import sizes
 Array = NDArray[Any]
 
 _MOST = 300_000  # points that are still triangulated
-_LONGEST = 5.0  # longest edge of a simplex that is kept, relative to the spacing of the points at its corners
+_LONGEST = 7.0  # longest edge of a simplex that is kept, relative to the spacing of the points at its corners
+_ON_CIRCLE = 1e-6  # relative error of the in-circle test up to which four points lie on one circle
 _BALL = {1: 2.0, 2: math.pi, 3: 4 * math.pi / 3}  # measure of the unit ball
 
 
@@ -56,40 +57,66 @@ def _triangulated(x: Array) -> Array | None:
     if not dim < len(x) <= _MOST:
         return None
     try:
-        cells = Delaunay(x).simplices
+        found = Delaunay(x)
     except (QhullError, ValueError):
         return None
+    cells: Array = found.simplices
     corners = x[cells]
     spacing = _neighbours(x, 2 * dim + 1)
     pairs = [(i, j) for i in range(dim + 1) for j in range(i)]
     longest = np.max([np.sqrt(((corners[:, i] - corners[:, j]) ** 2).sum(1)) for i, j in pairs], 0)
     kept = longest <= _LONGEST * spacing[cells].max(1)
-    volumes = np.abs(sizes(corners[kept]))
-    shares = _dual_areas(corners[kept], volumes) if dim == 2 else np.repeat(volumes[:, None] / (dim + 1), dim + 1, 1)
-    weights = np.bincount(cells[kept].reshape(-1), shares.reshape(-1), len(x))
+    volumes = np.where(kept, np.abs(sizes(corners)), 0.0)
+    shares = np.repeat(volumes[:, None] / (dim + 1), dim + 1, 1)
+    if dim == 2:
+        shares = _either_diagonal(x, cells, np.where(kept[:, None], found.neighbors, -1), kept, volumes, shares)
+    weights = np.bincount(cells.reshape(-1), shares.reshape(-1), len(x))
     if not volumes.sum() > 1e-12 * np.prod(x.max(0)) or not weights.any():
         return None
     weights[weights == 0] = np.median(weights[weights > 0])  # a point apart from all others
     return weights
 
 
-def _dual_areas(corners: Array, areas: Array) -> Array:
-    """Return the part (C, 3) of each triangle that is nearest to each of its corners. They add up to the areas.
+def _either_diagonal(x: Array, cells: Array, neighbors: Array, kept: Array, areas: Array, thirds: Array) -> Array:
+    """Return the share (C, 3) of each corner in each triangle: a third, as it integrates linear functions exactly.
 
-    The obtuse corner of a triangle gets half of it. Unlike thirds of the areas, these parts do not depend on which diagonal of
-    a rectangle the triangulation took. For points on a lattice rounding decides that.
+    Two triangles whose four corners lie on one circle could have been cut along the other diagonal as well. For points on a
+    lattice rounding decides that, and the unit of length with it. There the mean of both ways is taken: a quarter of a
+    rectangle for each corner. Where more than four points lie on one circle, thirds stay.
     """
-    edges = np.stack([corners[:, (i + 2) % 3] - corners[:, (i + 1) % 3] for i in range(3)], 1)  # opposite to each corner
-    squares = (edges**2).sum(2)
-    # Dot product of the two edges that meet at a corner; its ratio to twice the area is the cotangent of the angle there.
-    cosine = np.stack([-(edges[:, (i + 1) % 3] * edges[:, (i + 2) % 3]).sum(1) for i in range(3)], 1)
-    cotangent = cosine / np.maximum(2 * areas, np.finfo(float).tiny)[:, None]
-    product = squares * cotangent
-    nearest = np.stack([product[:, (i + 1) % 3] + product[:, (i + 2) % 3] for i in range(3)], 1) / 8
-    blunt: Array = cosine < 0
-    halves = np.where(blunt, areas[:, None] / 2, areas[:, None] / 4)
-    out: Array = np.where(blunt.any(axis=1, keepdims=True), halves, nearest)
-    return out
+    shares = thirds.copy()
+    first, i = np.nonzero((neighbors > np.arange(len(cells))[:, None]) & kept[np.maximum(neighbors, 0)])
+    second = neighbors[first, i]
+    j = (neighbors[second] == first[:, None]).argmax(1)
+    opposite = cells[second, j]
+    a, b, c = (x[cells[first, k]] for k in range(3))
+    # The determinant of the in-circle test, relative to its terms: 0 if the fourth point lies on the circle of the others.
+    rows = np.stack([a, b, c], 1) - x[opposite][:, None]
+    squares = (rows**2).sum(2)
+    cross = np.stack([rows[:, k - 2, 0] * rows[:, k - 1, 1] - rows[:, k - 2, 1] * rows[:, k - 1, 0] for k in range(3)], 1)
+    terms = squares * cross
+    even = np.abs(terms.sum(1)) <= _ON_CIRCLE * np.abs(terms).max(1)
+    first, i, second, j, opposite = (each[even] for each in (first, i, second, j, opposite))
+    count = np.bincount(np.concatenate([first, second]), minlength=len(cells))
+    crowded = count > 1
+    crowded[first] |= count[second] > 1
+    crowded[second] |= count[first] > 1
+    alone = ~crowded[first] & ~crowded[second]
+    first, i, second, j, opposite = (each[alone] for each in (first, i, second, j, opposite))
+    whole = areas[first] + areas[second]
+    for end in ((i + 1) % 3, (i + 2) % 3):  # the ends of the common edge; what they have in both triangles counts in the first
+        other = np.abs(sizes(np.stack([x[cells[first, i]], x[opposite], x[cells[first, end]]], 1)))
+        shares[first, end] = (whole + other) / 6
+        shares[second, _place(cells[second], cells[first, end])] = 0.0
+    shares[first, i] = (whole + areas[first]) / 6
+    shares[second, j] = (whole + areas[second]) / 6
+    return shares
+
+
+def _place(rows: Array, wanted: Array) -> Array:
+    """Return the position of a number in each row."""
+    found: Array = (rows == wanted[:, None]).argmax(1)
+    return found
 
 
 def _balls(x: Array) -> Array:

@@ -19,6 +19,7 @@ from gkn.operator.operator import Operator
 from gkn.operator.ways import Exact, How, Test
 
 NODES = 2**14  # at a time
+NAMED = 10  # samples in a message
 
 
 @runtime_checkable
@@ -116,7 +117,8 @@ def judgeable(dataset: Dataset) -> tuple[Dataset, list[str]]:
     if not zero:
         return dataset, []
     first, name = next(iter(zero.items()))
-    more = f" and {len(zero) - 1} others" if len(zero) > 1 else ""
+    others = ", ".join(dataset.label(i) for i in [*zero][1:NAMED])
+    more = f", {others}" + (f" and {len(zero) - NAMED} more" if len(zero) > NAMED else "") if others else ""
     text = f"left out: sample {dataset.label(first)}{more}; {name} is 0 at all points, so a relative error is not defined"
     return dataset.take([i for i in range(len(dataset)) if i not in zero]), [text]
 

@@ -252,7 +252,8 @@ class Operator:
         found = outside(
             self.about.get("ranges") or {}, domain, {name: torch.as_tensor(values) for name, values in parts.items()}, at
         )
-        if not self.about.get("ranges") and known is not None and not known.smoothed:
+        sizes = {int(parts[name].numel()) if name in parts else 0 for name in (() if known is None else known.inputs)}
+        if not self.about.get("ranges") and known is not None and sizes <= {1, len(domain)}:
             size = self.inputs.encode(torch.stack([parts[name].double().expand(len(domain)) for name in known.inputs], 1))
             if size.numel() and float(size.abs().max()) > FAR:
                 found.append(f"the input is {float(size.abs().max()):.0f} standard deviations away from the training data")

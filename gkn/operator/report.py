@@ -13,6 +13,7 @@ from gkn.data.dataset import Dataset
 from gkn.operator.evaluate import Errors
 from gkn.operator.operator import Operator
 from gkn.operator.saved import METRICS
+from gkn.operator.ways import Exact
 from gkn.system.machine import machine, versions
 from gkn.system.page import Page
 
@@ -62,6 +63,11 @@ def write_report(
         picture = folder / f"{which}.png"
         save_figure(draw_sample(operator, dataset, i), picture)
         page.picture(picture, f"inputs, truth, answer and difference of sample {dataset.label(i)}")
+        way = operator.usual_way(dataset.domain if dataset.one_domain else dataset[i].domain)
+        if way != Exact():
+            page.text(
+                f"The picture is computed with {way}: the sample has many more points than those of training.", small=True
+            )
     page.heading("Settings and machine")
     recipe = operator.about.get("recipe")
     page.code(f"{operator.model.config()}\n{operator.rule}\n{recipe}\n{machine()}\n{versions()}")

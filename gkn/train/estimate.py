@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from typing import Any
 
@@ -23,9 +24,15 @@ def announcement(setup: Setup, device: str) -> str:
     steps = sum(-(-len(each) * rule.graphs // recipe.batch) for each, rule in zip(setup.datasets, setup.rules, strict=True))
     count = sum(x.numel() for x in model.parameters())
     text = f"{type(model).__name__} of {count} parameters, {recipe.epochs} epochs of {steps} steps"
-    if not count:
+    if not count or os.environ.get("RANK", "0") != "0":
         return text
-    seconds = seconds_per_step(setup, device) * steps * recipe.epochs
+    try:
+        seconds = seconds_per_step(setup, device) * steps * recipe.epochs
+    except torch.cuda.OutOfMemoryError:  # measured without the savings of the training itself
+        return text
+    finally:
+        if device.startswith("cuda"):
+            torch.cuda.empty_cache()
     return f"{text}; {'at most' if device.startswith('cuda') else 'about'} {in_words(seconds)} on this machine"
 
 

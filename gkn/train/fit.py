@@ -62,8 +62,8 @@ def fit(
     All lengths (radii, widths of Gaussians) are in the unit of the data.
 
     dataset      what to learn; several, e.g. of several resolutions, are learned together, each batch from one of them
-    model        a model, which is trained in place; or its name or class; by default NearFar. Or a trained operator: a copy
-                 of it is trained further, with its fields, frame and normalisers
+    model        a model, which is trained in place to the last step; or its name or class; by default NearFar. Or a trained
+                 operator: a copy of it is trained further, with its fields, frame and normalisers
     rule         how points become graphs; of several datasets each may have its own, the operator has the first
     recipe       a name or a `Recipe`; `changes` to it by keyword, e.g. epochs=100
     size         of a model given by name or class: small, medium or large; by default small on a CPU, large on a GPU

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import Tensor
 from gkn.data.normalizer import Normalizer
 from gkn.data.ranges import ranges_of_data
 from gkn.graph.batches import Batches
-from gkn.models import Model, model_from
+from gkn.models import Model
 from gkn.operator.checkpoint import Checkpoint
 from gkn.operator.evaluate import Errors, Judge, errors_of
 from gkn.operator.nodes import periods_for
@@ -154,10 +155,11 @@ class Trainer:
                 found = self.folder.checkpoints.load(best["step"])
                 self._best = part_of(found.tensors, "model/")
             except (CorruptFile, FileNotFoundError) as error:
-                self.options.warn(f"{error}; the last network is taken for the best")
+                if self.first:
+                    self.options.warn(f"{error}; the last network is taken for the best")
         if self._best is None:
             return None
-        model = model_from(self.model.config()).to(self.model.like)
+        model = copy.deepcopy(self.model)
         model.load_state_dict(self._best)
         return self.operator(model, [entry for entry in self.progress.metrics if entry["step"] <= best["step"]])
 

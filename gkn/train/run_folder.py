@@ -54,6 +54,8 @@ class RunFolder:
         """Begin a run in an empty folder, or return the newest checkpoint of the run that is there."""
         path = self.path / RUN
         found, wrong = self.checkpoints.newest()
+        if self.world > 1:
+            self._agree("configuration", digest(self.config))
         if path.exists():
             said = read_sealed_json(path)
             there = {key: value for key, value in said.items() if key not in ("versions", "continued")}
@@ -69,7 +71,6 @@ class RunFolder:
             self.warn(f"{text}; going on from {'the checkpoint before' if found else 'the beginning'}")
         if self.world > 1:
             self._agree("checkpoint", found.step if found else -1)
-            self._agree("configuration", digest(self.config))
         return found
 
     def _continue(self, said: Mapping[str, Any], there: Mapping[str, Any], epoch: int) -> dict[str, Any]:
@@ -89,6 +90,8 @@ class RunFolder:
             for name in (OPERATOR, BEST):
                 if (self.path / name).is_dir():
                     shutil.rmtree(self.path / name)
+            for left in (self.path / "eval.json", *self.path.glob("report*.html")):
+                left.unlink(missing_ok=True)
             write_sealed_json(self.path / RUN, entries)
         return entries
 

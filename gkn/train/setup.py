@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,13 @@ class Setup:
         known = self.datasets[0].manifest
         if known is None:
             return None
-        train = sorted({each.number(i) for each in self.datasets for i in range(len(each))})
-        held = self.validation if self.validation is not None and self.validation.manifest is known else None
-        validation = () if held is None else tuple(held.number(i) for i in range(len(held)))
-        return Split(tuple(train), validation, (), known.hash).json()
+
+        def numbers(datasets: Sequence[Dataset]) -> tuple[int, ...]:
+            same = [each for each in datasets if each.manifest is not None and each.manifest.hash == known.hash]
+            return tuple(sorted({each.number(i) for each in same for i in range(len(each))}))
+
+        validation = () if self.validation is None else numbers([self.validation])
+        return Split(numbers(self.datasets), validation, (), known.hash).json()
 
     def config(self) -> dict[str, Any]:
         """Return everything the bits of a run depend on but the machine."""
@@ -113,7 +117,8 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     if not datasets or not all(len(each) for each in datasets):
         raise ValueError("fit: there is nothing to learn: a dataset without samples")
     if isinstance(choices.model, Operator):
-        return _continued(datasets, validation, choices, choices.model, device, out)
+        setup = _continued(datasets, validation, choices, choices.model, device, out)
+        return replace(setup, warnings=(*left_out, *setup.warnings))
     frame = Frame.of(domain for each in datasets for domain in each.domains())
     choices = _in_frame(choices, frame)
     datasets = [each.framed(frame) for each in datasets]
@@ -190,9 +195,12 @@ def _split(datasets: list[Dataset], held_out: Dataset | float | None) -> tuple[l
     """Hold out the last samples if a number is given, or a share of all; the validation set is then of the first dataset."""
     if held_out is None or isinstance(held_out, Dataset):
         return datasets, held_out
-    if not isinstance(held_out, int):
-        parts = [each.split(1 - held_out) for each in datasets]
+    if not isinstance(held_out, Integral):
+        if not 0 <= held_out < 1:
+            raise ValueError(f"fit(validation={held_out}): needed a dataset, a number of samples, or a share from 0 to 1")
+        parts = [each.split(1 - float(held_out)) for each in datasets]
         return [part[0] for part in parts], parts[0][1] if len(parts[0][1]) else None
+    held_out = int(held_out)
     fewest = min(len(each) for each in datasets)
     if not 0 <= held_out < fewest:
         raise ValueError(f"fit(validation={held_out}): needed fewer than the {fewest} samples there are")
@@ -209,13 +217,19 @@ SMALL = 64  # nodes of a graph in which every node may well be a neighbour of al
 def _without_zeros(
     datasets: list[Dataset], validation: Dataset | None, choices: Choices
 ) -> tuple[list[Dataset], Dataset | None, list[str]]:
-    """Leave out samples with an output that is 0 at all points, of which no relative loss is defined; say so."""
+    """Leave out samples with an output that is 0 at all points, of which no relative error is defined; say so."""
     loss = choices.recipe.loss if isinstance(choices.recipe, Recipe) else recipe_named(choices.recipe or "ours").loss
-    if choices.changes.get("loss", loss) != "relative":
-        return datasets, validation, []
-    pairs = [judgeable(each) for each in (*datasets, *(() if validation is None else (validation,)))]
-    found, said = [dataset for dataset, _ in pairs], [text for _, texts in pairs for text in texts]
-    return found[: len(datasets)], found[-1] if validation is not None else None, said
+    said: list[str] = []
+    if choices.changes.get("loss", loss) == "relative":
+        pairs = [judgeable(each) for each in datasets]
+        datasets, said = [dataset for dataset, _ in pairs], [text for _, texts in pairs for text in texts]
+    if validation is not None:
+        given = len(validation)
+        validation, more = judgeable(validation)
+        said += more
+        if given and not len(validation):
+            raise ValueError("fit: all validation samples have an output that is 0 at all points; give others")
+    return datasets, validation, said
 
 
 def _warnings(

@@ -356,7 +356,7 @@ class FileSample:
         points[:, [*flat]] = torch.tensor([*flat.values()], dtype=torch.float64)
         blocks = {kind: torch.as_tensor(corners) for kind, corners in self.domain.cell_blocks() if kind != "vertex"}
         moved = {
-            name: in_space(values, flat) if values.ndim == 2 and values.shape[1] == 2 else values
+            name: in_space(values, flat) if points.shape[1] == 3 and values.shape[1:] == (2,) else values
             for name, values in fields.items()
         }
         return (Mesh(points, blocks) if blocks else Cloud(points)), moved
@@ -395,4 +395,5 @@ def read_sample(
     numbers = {name: float(values[sample]) for name, values in content.parameters.items()}
     cell_data = content.cell_data if count == 1 else {}
     said = (*content.notes, *notes)
-    return FileSample(content.domain_of(sample), fields, numbers, cell_data, said, count, content.flat_axes)
+    flat = content.flat_axes if count == 1 else {}  # other samples of the file may lie elsewhere
+    return FileSample(content.domain_of(sample), fields, numbers, cell_data, said, count, flat)

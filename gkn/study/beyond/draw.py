@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-
-from gkn.data.plot import LINES, MARKS, save_twice
+from gkn.data.plot import LINES, MARKS, save_twice, subplots
 
 
 def cost(found: Mapping[str, Mapping[int, Mapping[str, Any]]], stem: Path) -> None:
     """Draw seconds over points, one line for each network; grey: linear growth."""
-    figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.8), layout="constrained", sharey=True)
+    figure, axes = subplots(1, 2, figsize=(9.6, 3.8), sharey=True)
     for axis, (what, title) in zip(axes, (("forward", "prediction"), ("step", "a training step")), strict=True):
         for i, (kind, entries) in enumerate(found.items()):
             known = [(K, each[what]["seconds"]) for K, each in sorted(entries.items()) if each.get(what)]
@@ -32,7 +30,7 @@ def cost(found: Mapping[str, Mapping[int, Mapping[str, Any]]], stem: Path) -> No
 
 def accuracy(found: Sequence[tuple[str, float, float]], published: Mapping[str, float], stem: Path) -> None:
     """Draw errors over seconds of training; published errors as lines."""
-    figure, axis = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
+    figure, axis = subplots(figsize=(7.2, 4.4))
     for i, (label, seconds, error) in enumerate(found):
         style: dict[str, Any] = {"linestyle": "none", "markersize": 8, "color": LINES[i % len(LINES)]}
         axis.loglog([seconds], [error], marker=MARKS[i % len(MARKS)], label=label, **style)
@@ -51,7 +49,7 @@ def accuracy(found: Sequence[tuple[str, float, float]], published: Mapping[str, 
 
 def resolution(columns: Sequence[str], rows: Mapping[str, Mapping[str, float]], stem: Path) -> None:
     """Draw errors over kinds of points, with one kind of mark for each row."""
-    figure, axis = plt.subplots(figsize=(9.6, 4.6), layout="constrained")
+    figure, axis = subplots(figsize=(9.6, 4.6))
     for i, (label, errors) in enumerate(rows.items()):
         beside = 0.08 * (i - (len(rows) - 1) / 2)  # so that marks of the same height do not hide each other
         places = [(j + beside, errors[column]) for j, column in enumerate(columns) if column in errors]

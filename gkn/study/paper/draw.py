@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from gkn.data.plot import LINES, MARKS, save_twice
+from gkn.data.plot import LINES, MARKS, save_twice, subplots
 
 Arrays = Mapping[str, Any]
 
@@ -35,7 +34,7 @@ def _bar(figure: Figure, drawn: Any, axes: Any, label: str = "") -> None:
 
 
 def generalise(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
-    figure, axes = plt.subplots(1, 4, figsize=(13.2, 3.2), layout="constrained")
+    figure, axes = subplots(1, 4, figsize=(13.2, 3.2))
     low, high = (float(f([f(arrays["truth"]), f(arrays["found"])])) for f in (np.min, np.max))
     squared = (arrays["found"] - arrays["truth"]) ** 2
     parts = [
@@ -54,7 +53,7 @@ def methods(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
     """Draw a picture for each resolution, a column for each function. Truth and prediction share their colours."""
     for s, errors in numbers["relative l2 errors"].items():
         count = len(errors)
-        figure, axes = plt.subplots(4, count, figsize=(2.35 * count + 1.4, 9.2), layout="constrained", squeeze=False)
+        figure, axes = subplots(4, count, figsize=(2.35 * count + 1.4, 9.2), squeeze=False)
         fields = {name: [arrays[f"{s}-{name}-{i}"] for i in range(count)] for name in ("a", "truth", "found")}
         fields["error"] = [np.abs(found - truth) for found, truth in zip(fields["found"], fields["truth"], strict=True)]
         shown = [*fields["truth"], *fields["found"]]
@@ -79,7 +78,7 @@ def methods(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
 
 
 def interval(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
-    figure, axes = plt.subplots(1, 4, figsize=(14.6, 3.3), layout="constrained")
+    figure, axes = subplots(1, 4, figsize=(14.6, 3.3))
     learned, exact, x = arrays["learned"], arrays["exact"], arrays["x"]
     most = max(float(np.abs(learned - exact).max()), 1e-300)
     parts = [("learned kernel", learned, 0.0, 0.25, "viridis"), ("exact G(x, y)", exact, 0.0, 0.25, "viridis")]
@@ -114,7 +113,7 @@ def resolution(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
         "sampled-resolution": "trained on 200 nodes of s x s, evaluated on 200 of s' x s'",
         "methods": "methods, each trained and evaluated on s x s",
     }
-    figure, axes = plt.subplots(1, 3, figsize=(14, 3.9), layout="constrained")
+    figure, axes = subplots(1, 3, figsize=(14, 3.9))
     for axis, (table, rows) in zip(axes, numbers["curves"].items(), strict=True):
         for i, (label, pairs) in enumerate(rows.items()):
             sides, errors = pairs[::2], pairs[1::2]
@@ -151,7 +150,7 @@ def _lines(
     stem: Path,
     guide: tuple[str, Sequence[float], Sequence[float]] | None = None,
 ) -> None:
-    figure, axis = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    figure, axis = subplots(figsize=(6.4, 4))
     for i, (name, (across, up)) in enumerate(curves.items()):
         axis.loglog(across, up, marker=MARKS[i], color=LINES[i], label=name, linewidth=1.4, markersize=5)
     if guide is not None:
@@ -167,7 +166,7 @@ def _lines(
 
 
 def disk(numbers: dict[str, Any], arrays: Arrays, stem: Path) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(12.6, 3.9), layout="constrained")
+    figure, axes = subplots(1, 3, figsize=(12.6, 3.9))
     rho, theta = arrays["rho"], arrays["theta"]
     x, y = (np.outer(rho, f(theta)) for f in (np.cos, np.sin))
     learned, exact = arrays["learned"], arrays["exact"]
