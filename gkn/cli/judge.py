@@ -43,6 +43,6 @@ def judge(
     warnings = compared(found, trivial)
     for text in warnings:
         warn(text)
-    report = write_report(folder, f"gkn: {folder.name}", operator, test, found, trivial, warnings, what)
+    report = write_report(folder, f"gkn: {folder.name}", operator, test, found, trivial, warnings, what, way.get("how"))
     console.print(f"the report: {plain(report)}", soft_wrap=True)
     return found, trivial

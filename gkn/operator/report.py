@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from gkn.data.dataset import Dataset
+from gkn.geometry.domain import Domain
 from gkn.operator.evaluate import Errors
 from gkn.operator.operator import Operator
 from gkn.operator.saved import METRICS
-from gkn.operator.ways import Exact
+from gkn.operator.ways import Exact, How, Test
 from gkn.system.machine import machine, versions
 from gkn.system.page import Page
 
@@ -27,6 +28,7 @@ def write_report(
     trivial: Mapping[str, Errors],
     warnings: Sequence[str] = (),
     what: str = "test",
+    how: Test | None = None,
 ) -> Path:
     """Write report.html into a folder and return its path; for samples other than the test samples, report-WHAT.html.
 
@@ -34,7 +36,8 @@ def write_report(
     errors     of the operator on them
     trivial    of trivial answers on them, by name
     warnings   sentences that are shown first
-    what       a word for the samples: test, validation, train, all or given
+    what       a word for the samples: test, unseen, validation, train, all or given
+    how        the way in which they were evaluated, in which pictures are computed too; None: the usual one
     """
     from gkn.data.plot import save_figure, show_losses
 
@@ -61,13 +64,11 @@ def write_report(
         i = int(place)
         page.heading(f"The {which} answer: sample {dataset.label(i)}, error {float(errors.each[i]):.4f}")
         picture = folder / f"{which}.png"
-        save_figure(draw_sample(operator, dataset, i), picture)
+        save_figure(draw_sample(operator, dataset, i, how), picture)
         page.picture(picture, f"inputs, truth, answer and difference of sample {dataset.label(i)}")
-        way = operator.usual_way(dataset.domain if dataset.one_domain else dataset[i].domain)
+        way = _way(operator, dataset[i].domain, how)
         if way != Exact():
-            page.text(
-                f"The picture is computed with {way}: the sample has many more points than those of training.", small=True
-            )
+            page.text(f"The picture is computed with {way}.", small=True)
     page.heading("Settings and machine")
     recipe = operator.about.get("recipe")
     page.code(f"{operator.model.config()}\n{operator.rule}\n{recipe}\n{machine()}\n{versions()}")
@@ -90,12 +91,17 @@ def error_table(
     return ("field", "mean", "median", "worst", "of sample"), rows
 
 
-def draw_sample(operator: Operator, dataset: Dataset, i: int) -> Any:
+def _way(operator: Operator, domain: Domain, how: Test | None) -> How:
+    """Return the way to predict on all points of a sample: the given one, or the usual one."""
+    return how if isinstance(how, How) and how != Exact() else operator.usual_way(domain)
+
+
+def draw_sample(operator: Operator, dataset: Dataset, i: int, how: Test | None = None) -> Any:
     """Draw one sample: a row per output field with input, truth, answer and difference; vectors by their length."""
     from gkn.data.plot import draw_answers
 
     sample, rows = dataset[i], []
-    found = operator(operator.ready(dataset.take([i]))[0], how=operator.usual_way(sample.domain)).cpu().double()
+    found = operator(operator.ready(dataset.take([i]))[0], how=_way(operator, sample.domain, how)).cpu().double()
     shown = [name for name in dataset.given if name not in dataset.parameters]
     for name, (start, stop) in dataset.output_fields.items():
         truth, answer = (sample.u[:, start:stop].double(), found[:, start:stop])
