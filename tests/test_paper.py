@@ -146,7 +146,9 @@ def test_every_setting_of_a_baseline_is_in_its_run():
 def test_a_run_is_known_by_its_hash():
     run = run_of("nodes", 0, 0)
     assert run.hash == run_of("nodes", 0, 0).hash
+    assert "patience" not in plain(run)["training"]["recipe"]  # results from before it was there keep their hash
     others = [
+        replace(run, training=replace(run.training, recipe=replace(run.training.recipe, patience=3))),
         replace(run, every=1),
         replace(run, how=Sampled(101)),
         replace(run, how=Support(100)),

@@ -90,8 +90,16 @@ class Cell:
         return digest(plain(self))[:16]
 
 
+LATER = ("patience",)
+
+
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it; choices such as Radius(0.1) and Exact() with their names."""
+    """Return a value as JSON has it; choices such as Radius(0.1) and Exact() with their names.
+
+    Entries that recipes did not have before are left out unless they are used, so that older results keep their hash.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__, **{each.name: plain(getattr(value, each.name)) for each in fields(value)}}
+        entries = {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        new = [name for name in LATER if name in entries and entries[name] is None]
+        return {"kind": type(value).__name__, **{name: entry for name, entry in entries.items() if name not in new}}
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
