@@ -284,6 +284,7 @@ def test_inputs_on_different_points_beside_vectors_and_numbers(many):
         assert torch.allclose(data.value("v", 4)[:, 1], 5 * (2 - grid.points[:, 0]))
     else:
         assert data.groups["v"] == tuple(f"v_{j}" for j in range(6))
+        assert data.parameter("v_1", 4) == 10.0  # the first point, the second component: 5 (2 - 0)
         assert data.parameter("v_5", 4) == 5.0  # the third point, the second component: 5 (2 - 1)
     operator = gkn.fit(data, settings=SMALL, epochs=1, device="cpu")
     answer = operator.answer(grid, input_domain=there, v=v[4].numpy(), load=4.0)["u"]
