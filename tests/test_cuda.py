@@ -408,7 +408,9 @@ def test_small_kernels_give_the_same_bits_twenty_times():
 @pytest.mark.parametrize("more", [{}, {"symmetries": True, "gradient": 0.1}], ids=["plain", "all"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_recorded_step_is_the_step(precision, kind, rule, more, monkeypatch):
-    """Replayed or not, a run has the same losses up to rounding. In bf16 both are about as far from those in fp32.
+    """Replayed or not, a run has the same losses up to rounding, which grows with the steps in bf16.
+
+    Some models add up in any order on a GPU. How much a plain run differs from itself is measured and allowed beside.
 
     A last batch that is smaller has a record of its own, and one with more edges than fit is recorded anew.
     """
@@ -427,6 +429,6 @@ def test_a_recorded_step_is_the_step(precision, kind, rule, more, monkeypatch):
     if precision == "fp32":
         torch.testing.assert_close(recorded, plain, rtol=1e-5, atol=0)
         return
-    exact = losses(False, "fp32")
-    error, usual = (float(((each - exact) / exact).abs().max()) for each in (recorded, plain))
-    assert error <= 2 * usual + 1e-3, (error, usual)
+    again = losses(False, precision)
+    error, noise = (float(((each - plain) / plain).abs()[:4].max()) for each in (recorded, again))
+    assert error <= 2e-3 + noise, (error, noise)
