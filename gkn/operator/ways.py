@@ -80,8 +80,8 @@ class Spread(How):
     """m nodes spread evenly over the points carry the computation, all points are queries.
 
     For meshes that are much finer than those of training: with as many nodes as training samples have, balls hold as many
-    nodes as the network is used to. On 20,000 nodes of a cube, 2300 spread nodes have the error of all, 2300 random nodes
-    three times that.
+    nodes as the network is used to. On 99,452 nodes of a cube, 2500 spread nodes have an error of 0.032, 2500 random nodes
+    0.095 (results/own-data).
     """
 
     all_queries = True

@@ -95,10 +95,10 @@ class ReadOptions:
         return {"nodes": self.nodes or "", "low_is": self.low, "high_is": self.high, **box, **periodic}
 
     @staticmethod
-    def from_json(said: Mapping[str, Any], repair: bool = False) -> ReadOptions:
+    def from_json(said: Mapping[str, Any]) -> ReadOptions:
         box, low, high = said.get("box"), said.get("low_is", 3.0), said.get("high_is", 12.0)
         corners = None if box is None else (tuple(map(float, box[0])), tuple(map(float, box[1])))
-        return ReadOptions(said.get("nodes") or None, float(low), float(high), repair, corners, bool(said.get("periodic")))
+        return ReadOptions(said.get("nodes") or None, float(low), float(high), False, corners, bool(said.get("periodic")))
 
 
 READING = ("nodes", "low_is", "high_is", "box", "periodic")
