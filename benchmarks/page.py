@@ -170,6 +170,21 @@ def neighbors(cpu, gpu):
     return [*lines, "", source("neighbors-cpu", cpu), "", source("neighbors-gpu", gpu), ""]
 
 
+def smoothing(result):
+    values, gradients = result["difference_of_values"], result["difference_of_gradients"]
+    lines = ["## How much memory does smoothing take?", ""]
+    lines.append(
+        "One function on random points of the unit square and cube, smoothed by a Gaussian of a standard deviation, with its "
+        "gradient. Sums over all neighbours, where there are at most 2^22 pairs of them, else by way of a grid; the two differ "
+        f"by {values:.0e} (values) and {gradients:.0e} (gradients) of the largest."
+    )
+    lines += ["", "| points | dimension | width | peak memory | time |", "|---|---|---|---|---|"]
+    for row in result["rows"]:
+        memory, seconds = f"{row['peak_mib']:.0f} MiB", f"{row['seconds']:.2f} s"
+        lines.append(f"| {row['points']:,} | {row['dim']} | {row['width']} | {memory} | {seconds} |")
+    return [*lines, "", source("smoothing-cpu", result), ""]
+
+
 def asked(gpu, cpu, grid):
     """Goals for the paper's setting (r = 0.25, kernel 512-1024) and for the full grid, with the measured values."""
 
@@ -303,6 +318,7 @@ def main():
         (measure, ["darcy241"]),
         (solvers, ["solvers-cpu", "solvers-gpu"]),
         (datasets, ["dataset-cpu", "dataset-gpu"]),
+        (smoothing, ["smoothing-cpu"]),
         (trainings, ["training-gpu"]),
         (speed, ["before-after-cpu", "before-after-gpu"]),
     ):

@@ -121,7 +121,7 @@ def throughput(which, precision, parts, device, epochs=10):
                 run.step.optimizer.zero_grad()
                 with run.fabric.autocast():
                     found = run.model(batch.graph, batch.x, batch.a, batch.weights)
-                (term(found.to(batch.u.dtype), batch).sum() / graphs).backward()
+                (term(found.to(batch.deviation.dtype), batch).sum() / graphs).backward()
                 run.step.optimizer.step()
 
     def seconds(work, run):

@@ -58,8 +58,8 @@ if what == "bad-data" and rank == 1:
 
     def poisoned(self, *args):
         functions = load(self, *args)
-        if len(functions.u) == 8:
-            functions.u[5, :] = math.nan
+        if len(functions.deviation) == 8:
+            functions.deviation[5, :] = math.nan
         return functions
 
     Batches._load = poisoned

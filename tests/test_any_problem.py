@@ -328,10 +328,10 @@ def test_the_loss_is_the_mean_over_fields_whatever_their_magnitude():
     data = plates(3).framed(gkn.geometry.frame.Frame.of(plates(3).domains()))
     normalizers = Normalizer.fit(data, data.inputs), Normalizer.fit(data, data.outputs)
     batch = Batches(data, Radius(0.3), *normalizers, dtype=torch.float64, weighted=True).batch([0, 1, 2])
-    wanted = (batch.u - batch.mean) / batch.std
+    wanted = batch.deviation / batch.std
     assert loss_terms("relative", 0.1, wanted, batch).abs().max() < 1e-5
     wrong = wanted.clone()
-    wrong[:, :2] = ((1.5 * batch.u - batch.mean) / batch.std)[:, :2]  # the displacement is half too large
+    wrong[:, :2] = ((1.5 * batch.deviation + 0.5 * batch.mean) / batch.std)[:, :2]  # the displacement is half too large
     torch.testing.assert_close(loss_terms("relative", 0.0, wrong, batch), torch.full((3,), 0.25, dtype=torch.float64))
 
 

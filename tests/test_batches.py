@@ -42,11 +42,11 @@ def test_a_batch_is_its_graphs_side_by_side(rule, pointwise):
         part = slice(start, start + len(nodes))
         assert torch.equal(batch.x[part], sample.x[nodes])
         assert torch.allclose(batch.a[part], inputs.encode(sample.a)[nodes], atol=1e-15)
-        assert torch.equal(batch.u[part], sample.u[nodes])
         wanted = sample.weights if l == 1 else lumped(sample.x, sample.weights, nodes)
         assert torch.equal(batch.weights[part], wanted)
         mean, std = (x[part] if len(x) > 1 else x for x in (batch.mean, batch.std))
-        assert torch.allclose((batch.u[part] - mean) / std, outputs.encode(sample.u, sample.x)[nodes], atol=1e-13)
+        assert torch.allclose(batch.deviation[part] / std, outputs.encode(sample.u, sample.x)[nodes], atol=1e-13)
+        assert torch.allclose((batch.deviation[part] + mean) * outputs.unit, sample.u[nodes], atol=1e-13)
         edges.append(radius_graph(sample.x[nodes], r=0.3))
         start += len(nodes)
     wanted = Graph.batch(edges)
@@ -70,7 +70,7 @@ def test_samples_with_points_of_their_own(rule):
     wanted = meshes[2].weights if l == 1 else lumped(meshes[2].x, meshes[2].weights, nodes)
     assert torch.equal(batch.weights[: sizes[0]], wanted)
     again = batches.batch([2 * l, 0])
-    assert all(torch.equal(getattr(again, name), getattr(batch, name)) for name in ("x", "a", "u"))
+    assert all(torch.equal(getattr(again, name), getattr(batch, name)) for name in ("x", "a", "deviation"))
     values = torch.arange(float(sum(sizes)))[:, None]
     assert torch.allclose(batch.sums(values), torch.stack([part.sum() for part in values.split(sizes)]))
     assert torch.allclose(batch.norms(values), torch.stack([part.norm() for part in values.split(sizes)]))
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_read_when_needed(rule, monkeypatch):
     for batches in (whole, little):
         batches.draw(1, 2)
     one, other = (batches.batch([4, 1]) for batches in (whole, little))
-    for name in ("x", "a", "u"):
+    for name in ("x", "a", "deviation"):
         assert torch.equal(getattr(one, name), getattr(other, name))
     assert torch.equal(one.graph.src, other.graph.src)
     assert not little._apart
@@ -131,7 +131,7 @@ def test_several_at_once_are_those_one_by_one():
         parts = [[3, 0, 4], [9], [2, 7]]
         for part, found in zip(parts, batches.several(parts), strict=True):
             alone = batches.batch(part)
-            for name in ("x", "a", "u", "mean", "std", "weights"):
+            for name in ("x", "a", "deviation", "mean", "std", "counted", "weights"):
                 assert torch.equal(getattr(found, name), getattr(alone, name))
             assert (found.sizes, found.samples, found.graph.cuts) == (alone.sizes, alone.samples, alone.graph.cuts)
             assert torch.equal(found.graph.ptr, alone.graph.ptr)

@@ -1,9 +1,12 @@
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
 from gkn import Cloud, GaussianField, Grid, Mesh, smooth, two_phase
+from gkn.geometry import smoothing
 
 BOUNDARIES = ["neumann", "periodic", "dirichlet"]
 
@@ -200,6 +203,89 @@ def test_a_mesh_sees_the_same_smooth_function_as_a_grid():
     torch.testing.assert_close(on_mesh, there, atol=5e-3, rtol=0)
     there = torch.from_numpy(RegularGridInterpolator(axes, slope_grid.reshape(101, 101, 2).numpy())(at))
     torch.testing.assert_close(slope_mesh, there, atol=8e-2, rtol=0)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_wide_gaussians_by_way_of_a_grid(dim, rng, monkeypatch):
+    """The same values as the sum over all neighbours, on uneven points with uneven weights; in any unit of length."""
+    count, unit = 1500, 1e-3
+    points = unit * torch.rand(count, dim, generator=rng, dtype=torch.float64) ** 2
+    cloud = Cloud(points, torch.rand(count, generator=rng, dtype=torch.float64), torch.zeros(count, dtype=torch.bool))
+    a = torch.randn(2, count, generator=rng, dtype=torch.float64)
+    wanted, wanted_slope = smooth(cloud, a, 0.1 * unit)
+    monkeypatch.setattr(smoothing, "_MOST_PAIRS", 0)
+    found, slope = smooth(cloud, a, 0.1 * unit)
+    assert float((found - wanted).abs().max()) < 1e-9
+    assert float((slope - wanted_slope).abs().max()) < 1e-7 * float(wanted_slope.abs().max())
+    assert not torch.equal(found, wanted)
+    monkeypatch.setattr(smoothing, "_MOST_NODES", 0)  # nor a grid: sums that are computed again in every call
+    monkeypatch.setattr(smoothing, "_NODES_PER_POINT", 0)
+    found, slope = smooth(cloud, a, 0.1 * unit)
+    assert torch.equal(found, wanted)
+    assert torch.equal(slope, wanted_slope)
+
+
+def test_far_points_are_smoothed_without_a_grid(rng):
+    """A few clusters that are 10^6 widths apart: a grid would have 10^12 nodes."""
+    centres = 1e6 * torch.rand(3, 2, generator=rng, dtype=torch.float64)
+    near = 0.1 * torch.rand(3, 1300, 2, generator=rng, dtype=torch.float64)
+    points = (centres[:, None] + near).reshape(-1, 2)
+    cloud = Cloud(points, torch.ones(3900, dtype=torch.float64), torch.zeros(3900, dtype=torch.bool))
+    found, _ = smooth(cloud, torch.arange(3.0).repeat_interleave(1300), 1.0)
+    torch.testing.assert_close(found, torch.arange(3.0).repeat_interleave(1300), atol=1e-6, rtol=0)
+
+
+def status(name):
+    return 1024 * int(re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+
+@pytest.mark.parametrize(("dim", "width"), [(2, 0.1), (2, 0.03), (3, 0.1)])
+def test_smoothing_takes_little_memory(dim, width, rng):
+    """12,000 points took 15 GB."""
+    points = torch.rand(12_000, dim, generator=rng, dtype=torch.float64)
+    cloud = Cloud(points, torch.ones(12_000, dtype=torch.float64), torch.zeros(12_000, dtype=torch.bool))
+
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+    before = status("VmRSS")
+    smooth(cloud, points[:, 0], width)
+    assert status("VmHWM") - before < 200 * 2**20
+
+
+def test_a_long_axis_takes_little_memory(monkeypatch):
+    """Matrices of an axis with 6000 nodes would take 1.2 GiB."""
+    line, coarse = Grid(6000, 1), Grid(2000, 1)
+
+    def wave(grid):
+        return torch.sin(7 * grid.points[:, 0])
+
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+    before = status("VmRSS")
+    found, slope = smooth(line, wave(line), 0.03)
+    assert status("VmHWM") - before < 200 * 2**20
+    wanted, wanted_slope = smooth(coarse, wave(coarse), 0.03)
+    ends = [0, -1]
+    torch.testing.assert_close(found[ends], wanted[ends], atol=1e-5, rtol=0)
+    torch.testing.assert_close(slope[ends], wanted_slope[ends], atol=1e-3, rtol=0)
+    values = wave(coarse)
+    monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 1000)
+    with pytest.raises(MemoryError, match="smoothing on a"):
+        smooth(coarse, values, 0.03)
+
+
+def test_a_large_mean_does_not_cancel_in_single_precision(rng):
+    a = torch.rand(400, generator=rng, dtype=torch.float64)
+    single = (1e6 + a).float()
+    for exact, found in zip(smooth(Grid(20), single.double(), 0.1), smooth(Grid(20), single, 0.1), strict=True):
+        assert found.dtype == torch.float32
+        assert float((found.double() - exact).abs().max()) < 0.07  # half a unit in the last place
+
+
+@pytest.mark.parametrize("most", [2**40, 0])
+def test_memory_is_asked_for_before_it_is_taken(most, rng, monkeypatch):
+    monkeypatch.setattr(smoothing, "_MOST_PAIRS", most)
+    monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 1000)
+    with pytest.raises(MemoryError, match=r"smoothing of 500 points.*: needs .* GiB, but"):
+        smooth(Cloud(torch.rand(500, 2, generator=rng, dtype=torch.float64)), torch.ones(500), 0.1)
 
 
 def test_smooth_refuses_nonsense():

@@ -258,23 +258,68 @@ def test_a_full_disk_at_the_command_line(faults, point, tmp_path):
     assert Dataset.open(folder).manifest.hash == make_dataset(Darcy(size=31, modes=32), 60, 1, tmp_path / "clean").manifest.hash
 
 
-def test_workers_that_outlive_their_run_touch_nothing(tmp_path):
-    """kill -9 of the parent leaves its workers at work; what they finish later must not land in what is made there next."""
+def workers_of(pid):
+    tasks = Path(f"/proc/{pid}/task")
+    children = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    return [child for child in children if b"loky.backend.popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_worker_in_a_long_task_ends_with_its_parent():
+    """Also if the parent is killed before the worker begins to watch it."""
+    work = "import os, time; from gkn.data.generate import follow; parent = os.getppid()"
+    work += "; print(os.getpid()); follow(parent); time.sleep(99)"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-u', '-c', {work!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    limit = time.monotonic() + 20
+    while is_running(worker) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not is_running(worker)
+    parent.communicate()
+
+
+def test_workers_that_are_starting_end_with_their_parent(tmp_path):
+    """Killed before the first task has begun."""
+    process = subprocess.Popen(command(tmp_path / "d", 32, size=421), stderr=subprocess.DEVNULL, start_new_session=True)
+    limit = time.monotonic() + 60
+    while len(workers_of(process.pid)) < 2 and time.monotonic() < limit:
+        time.sleep(0.005)
+    workers = workers_of(process.pid)
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    limit = time.monotonic() + 40
+    while any(map(is_running, workers)) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not any(map(is_running, workers))
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    """kill -9 of the parent: its workers lived on for 340 s. What they leave must not land in what is made there next."""
     folder = tmp_path / "d"
     process = subprocess.Popen(command(folder, 32, size=421), stderr=subprocess.DEVNULL, start_new_session=True)
     limit = time.monotonic() + 60
     while not [*folder.glob("dataset.json")] and time.monotonic() < limit:
         time.sleep(0.01)
     time.sleep(2.5)  # the workers have begun, and have seconds to go
+    workers = workers_of(process.pid)
+    assert len(workers) == 2
     process.kill()
     process.wait()
     after = make_dataset(TINY, 3, 2, folder, force=True).manifest
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit and not [*folder.glob("shard-*.tmp-*")]:
-        time.sleep(0.05)  # until a worker has something ready
-    time.sleep(3)  # and would have renamed it
+    limit = time.monotonic() + 15
+    while any(map(is_running, workers)) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not any(map(is_running, workers))
     assert not after_change(folder, after)
-    os.killpg(process.pid, signal.SIGKILL)
     assert len(Dataset.open(folder).field("u")) == 3
 
 
@@ -286,10 +331,7 @@ def test_a_worker_that_is_killed(tmp_path):
     """A worker killed by the system, as when memory runs out, ends the run with one sentence; listed shards are kept."""
     process = subprocess.Popen(command(tmp_path / "d", 480, size=61), stderr=subprocess.PIPE, text=True)
     wait_for_a_shard(tmp_path / "d", process)
-    tasks = Path(f"/proc/{process.pid}/task")
-    children = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-    workers = [pid for pid in children if b"loky.backend.popen_loky" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(workers[0], signal.SIGKILL)
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     _, said = process.communicate(timeout=100)
     assert process.returncode == 1, said
     assert "error: a worker died" in said

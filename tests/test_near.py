@@ -102,7 +102,7 @@ def test_edges_that_are_not_there_are_not_seen(rng):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     x, u, answer = (torch.rand(23, many, generator=rng) for many in (2, 1, 1))
     zero, one, sizes = torch.zeros(1, 1), torch.ones(1, 1), (23,)
-    found = [differences(answer, Batch(each, x, x, u, zero, one, None, sizes, (0,))) for each in (place, graph)]
+    found = [differences(answer, Batch(each, x, x, u, zero, one, zero, None, sizes, (0,))) for each in (place, graph)]
     torch.testing.assert_close(*found)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gkn import Darcy, DarcyMesh, Dataset, Mesh, make_dataset
-from gkn.data.storage import ExistingDataset, Manifest, writing
+from gkn.data.storage import ExistingDataset, Manifest, prepare_shard, writing
 from gkn.system.files import sha256, write_sealed_json
 
 
@@ -51,6 +51,13 @@ def either(request, tmp_path):
 
 def files(folder):
     return sorted(path for path in folder.iterdir() if path.name != ".lock")
+
+
+def test_a_prepared_shard_has_a_temporary_name(tmp_path):
+    """Until the process with the lock has listed it. A worker that outlives its run cannot change what is made next."""
+    prepared = prepare_shard(tmp_path, 0, 0, {"u": torch.ones(2, 5)})
+    assert [path.name for path in tmp_path.iterdir()] == [prepared.temporary.name]
+    assert ".tmp-" in prepared.temporary.name
 
 
 def test_files(made):

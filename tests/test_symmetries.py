@@ -50,7 +50,8 @@ def test_a_turned_function_is_what_turning_the_data_gives(data):
         other = Dataset(grid, a=a.reshape(1, -1), u=u.reshape(1, -1)).smoothed(0.1)[0]
         expected = inputs.encode(other.a).reshape(17, 17, -1)[place[:, 0], place[:, 1]]
         torch.testing.assert_close(turned.a[part], expected, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(turned.u[part, 0], u[place[:, 0], place[:, 1]])
+        found = (turned.deviation[part, 0] + turned.mean[0, 0]) * Normalizer.fit(data, data.outputs).unit[0]
+        torch.testing.assert_close(found, u[place[:, 0], place[:, 1]])
     assert len(kinds) > 2
 
 
@@ -144,19 +145,19 @@ def test_what_zero_is_normalised_by(data):
 def test_differences_are_those_along_edges(data):
     batch, _ = batch_of(data, [0, 1])
     found = torch.randn(len(batch.x), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    error = found * batch.std + batch.mean - batch.u
+    error, u = found * batch.std - batch.deviation, batch.deviation
     sums = torch.zeros(2, 2, dtype=torch.float64)
     for i, j in zip(batch.graph.targets.tolist(), batch.graph.src.tolist(), strict=True):
         length = (batch.x[i] - batch.x[j]).norm()
         if length > 0:
             sums[0, i // 289] += ((error[i] - error[j]) / length).square().item()
-            sums[1, i // 289] += ((batch.u[i] - batch.u[j]) / length).square().item()
+            sums[1, i // 289] += ((u[i] - u[j]) / length).square().item()
     torch.testing.assert_close(differences(found, batch), (sums[0] / sums[1] + 1e-12).sqrt())
 
 
 def test_graphs_without_differences_have_no_term(data):
     batch, _ = batch_of(data, [0, 1])
-    same = dataclasses.replace(batch, u=torch.ones_like(batch.u))
+    same = dataclasses.replace(batch, deviation=torch.ones_like(batch.deviation))
     found = torch.zeros(len(batch.x), 1, dtype=torch.float64, requires_grad=True)
     value = differences(found, same)
     assert value.tolist() == [0, 0]

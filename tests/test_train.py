@@ -25,7 +25,7 @@ from gkn.system import machine
 from gkn.system.files import CorruptFile, write_sealed_json
 from gkn.train.ranks import Stopped
 from gkn.train.recipe import RECIPES, Recipe
-from gkn.train.run_folder import OtherRun
+from gkn.train.run_folder import OtherRun, RunFolder
 from gkn.train.setup import Choices, set_up
 from gkn.train.step import Step
 from tests import tiny
@@ -367,6 +367,105 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path, clean):
         tiny.run(tmp_path)
 
 
+def test_other_samples_are_named_in_words(tmp_path):
+    """Digests say nothing to people."""
+    train, test = tiny.data()
+    options = {"epochs": 1, "out": tmp_path / "run"}
+    fit(train, tiny.network(), Nystrom(0.3, 60), validation=test, **options)
+    with pytest.raises(
+        OtherRun, match=r"holds another run: the training samples are others, the validation samples are others;"
+    ):
+        fit(train.take(6), tiny.network(), Nystrom(0.3, 60), validation=test.take(1), **options)
+    other = fit(train, tiny.network(), Nystrom(0.3, 60), epochs=1)
+    with pytest.raises(OtherRun, match="training goes on from another operator") as raised:
+        fit(train, other, validation=test, **options)
+    assert not re.search("[0-9a-f]{64}", str(raised.value))
+
+
+@pytest.mark.parametrize("change", [{"recipe_seed": 3}, {"lr": 0.01}, {"epochs": 12}])
+def test_checkpoints_of_another_run_are_not_taken(change, tmp_path, clean):
+    """They fit in every shape, so only the digest of the run that they carry tells them apart."""
+    change = {"seed" if key == "recipe_seed" else key: value for key, value in change.items()}
+    tiny.run(tmp_path / "other", **change)
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    shutil.rmtree(folder / "operator")
+    shutil.rmtree(folder / "checkpoints")
+    shutil.copytree(tmp_path / "other/checkpoints", folder / "checkpoints")
+    with pytest.raises(FileNotFoundError, match="this run is unfinished, at step 0"):
+        load(folder, best=True)
+    said = []
+    tiny.run(folder, warn=said.append)
+    assert any("a checkpoint of another run; going on from the beginning" in text for text in said)
+    same(folder, clean)
+
+
+def test_a_longer_run_takes_the_checkpoints_of_the_shorter_one(tmp_path):
+    tiny.run(tmp_path, epochs=4)
+    said = []
+    options = {"epochs": 6, "warn": said.append, "save_every": 1000.0}
+
+    class Killed(BaseException):
+        pass
+
+    def killed(status):
+        raise Killed
+
+    with pytest.raises(Killed):  # before it has a checkpoint of its own
+        tiny.run(tmp_path, **options, report=killed)
+    steps = []
+    tiny.run(tmp_path, **options, report=lambda status: steps.append(status.step))
+    assert steps[0] == 17
+    tiny.run(tmp_path, epochs=8, warn=said.append)
+    assert not [text for text in said if "checkpoint" in text]
+    assert [json.loads(line)["epoch"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [*range(1, 9)]
+
+
+def test_killed_before_the_last_network_is_written_a_run_is_unfinished(tmp_path, monkeypatch):
+    """The best network is written first. Until the last one is there, `load` and `info` know that the run is unfinished."""
+
+    class Killed(BaseException):
+        pass
+
+    save = Operator.save
+
+    def killed(self, path):
+        if Path(path).name == "operator":
+            raise Killed
+        save(self, path)
+
+    def worse(self, samples, tick=None):
+        worse.error += 0.1
+        return torch.full((len(samples), 1), worse.error, dtype=torch.float64)
+
+    worse.error = 0.1
+    monkeypatch.setattr(Judge, "errors", worse)  # so that the first evaluation is the best
+    monkeypatch.setattr(Operator, "save", killed)
+    with pytest.raises(Killed):
+        tiny.run(tmp_path)
+    monkeypatch.setattr(Operator, "save", save)
+    best = load(tmp_path / "best").model.W.weight
+    assert torch.equal(load(tmp_path, best=True).model.W.weight, best)
+    with pytest.raises(FileNotFoundError, match="this run is unfinished"):
+        load(tmp_path)
+    (tmp_path / "operator").mkdir()  # killed while the last network was being saved
+    with pytest.raises(FileNotFoundError, match="this run is unfinished"):
+        load(tmp_path)
+    worse.error = 0.1
+    tiny.run(tmp_path)
+    assert torch.equal(load(tmp_path, best=True).model.W.weight, best)
+    assert not torch.equal(load(tmp_path).model.W.weight, best)
+
+
+def test_a_best_network_of_before_does_not_outlive_a_better_last_one(tmp_path):
+    tiny.run(tmp_path)
+    folder = RunFolder(tmp_path, json.loads((tmp_path / "run.json").read_text()))
+    operator = load(tmp_path)
+    folder.export(operator, operator)
+    folder.export(operator, None)
+    assert not (tmp_path / "best").exists()
+
+
 def test_two_processes_in_one_folder(tmp_path):
     from gkn.system.files import locked
 
@@ -380,7 +479,7 @@ def test_the_same_values_at_other_points_are_another_run(tmp_path):
     corners = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)  # one box, so one frame
     clouds = [Cloud(torch.cat([corners, torch.rand(28, 2, generator=rng, dtype=torch.float64)])) for _ in range(2)]
     fit(Dataset(clouds[0], a=a, u=u), tiny.network(), Radius(0.3), epochs=1, out=tmp_path / "run")
-    with pytest.raises(OtherRun, match="holds another run: data"):
+    with pytest.raises(OtherRun, match="holds another run: the training data differ; choose another folder"):
         fit(Dataset(clouds[1], a=a, u=u), tiny.network(), Radius(0.3), epochs=1, out=tmp_path / "run")
 
 

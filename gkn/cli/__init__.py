@@ -12,6 +12,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gkn.cli.console import console, errors, plain
+from gkn.cli.streams import guard_streams
+from gkn.system.stopping import Stopped
 
 DESCRIPTION = "Learn the solution operator of a PDE from examples, on any mesh or point cloud, and evaluate it at any point."
 VERBS = {
@@ -53,6 +55,8 @@ def command_of(name: str) -> Any:
     from gkn.system.memory import keep_freed
 
     keep_freed()
+    for number in (signal.SIGINT, signal.SIGTERM):  # not before: what raises during an import may leave half a module
+        signal.signal(number, _stop)
     if not isinstance(found, typer.Typer):
         one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         one.command(name)(found)
@@ -67,14 +71,20 @@ app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_
 
 def main() -> None:
     """Run the command line. Expected failures print one sentence and exit with a code; anything else shows its traceback."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+    printed, hook = guard_streams(), sys.unraisablehook
+    sys.unraisablehook = _stop_again
     try:
         try:
             app()
         finally:
+            sys.unraisablehook = hook
             for number in (signal.SIGINT, signal.SIGTERM):  # from here on a signal ends the process quietly
                 signal.signal(number, signal.SIG_DFL)
+            printed.flush()
+    except SystemExit as end:  # how typer ends, with or without an error
+        if printed.failed and not end.code:
+            _fail(f"standard output: {printed.failed}; what was printed there is lost, everything else was done", 1)
+        raise
     except OSError as error:
         text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -90,17 +100,14 @@ def main() -> None:
 
 def _explain(error: BaseException) -> None:
     """End the process with a sentence if the error is one of gkn's own, or one of torch's that has a known reason."""
-    if isinstance(error, SystemExit):
-        return
+    if isinstance(error, Stopped):
+        what = "interrupted" if error.number == signal.SIGINT else "terminated"
+        _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + error.number)
     import torch
 
     from gkn.data.generate import WorkerLost
     from gkn.pde import NotConverged
-    from gkn.train.ranks import Stopped
 
-    if isinstance(error, Stopped):
-        what = "interrupted" if error.number == signal.SIGINT else "terminated"
-        _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + error.number)
     if isinstance(error, NotConverged | WorkerLost):
         _fail(str(error), 1)
     if isinstance(error, RuntimeError):  # torch has no classes of its own for these
@@ -112,9 +119,17 @@ def _explain(error: BaseException) -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    from gkn.train.ranks import Stopped
-
     raise Stopped(number)  # not KeyboardInterrupt, which typer would handle itself
+
+
+def _stop_again(unraisable: Any) -> None:
+    """Stop a moment later if the signal came while Python was cleaning up after an object, where nothing can be raised."""
+    error = unraisable.exc_value
+    if not isinstance(error, Stopped) or not hasattr(signal, "setitimer"):
+        sys.__unraisablehook__(unraisable)
+        return
+    signal.signal(signal.SIGALRM, lambda *_: _stop(error.number, None))
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
 
 
 def _fail(text: str, code: int) -> None:

@@ -26,7 +26,7 @@ from gkn.operator.evaluate import Errors, relative_l2
 from gkn.operator.operator import Operator
 from gkn.operator.saved import METRICS, OPERATOR, load
 from gkn.operator.ways import Exact, Partition, Support, Test
-from gkn.system.files import canonical, sha256, write
+from gkn.system.files import canonical, read_regular, sha256, write
 from gkn.system.machine import versions
 from gkn.system.page import Page
 from gkn.train.bar import training_bar
@@ -147,7 +147,7 @@ def _judged(out: Path, points: str, name: str, operators: dict[str, Operator], d
     key = {"operator": card, "how": repr(how), "data": dataset.identity()}
     if path.is_file():
         with suppress(ValueError, KeyError, TypeError):  # not what was written: evaluated again
-            kept = json.loads(path.read_text())
+            kept = json.loads(read_regular(path))
             if kept["of"] == key:
                 return Errors(torch.tensor(kept["each"], dtype=torch.float64))
     with progress_bar(f"{name} on {points}") as progress:
@@ -210,7 +210,7 @@ def _report(out: Path, operators: dict[str, Operator], rows: list[Row], data: tu
     )
     page.heading("Training")
     for name in NAMES:
-        metrics = [json.loads(line) for line in (out / name.lower() / METRICS).read_text().splitlines()]
+        metrics = [json.loads(line) for line in read_regular(out / name.lower() / METRICS).decode().splitlines()]
         show_losses(metrics, out / f"loss-{name}.png", name)
         page.picture(out / f"loss-{name}.png", f"training loss of {name} over epochs")
     page.heading("Settings and machine")

@@ -123,9 +123,8 @@ def _warn_if_unusual(operator: Operator, dataset: Dataset) -> None:
         return
     warned: set[str] = set()
     for i in range(min(len(dataset), LOOKED_AT)):
-        domain = dataset.domain if dataset.one_domain else dataset[i].domain
         given = {name: dataset.value(name, i) for name in operator.features.given_fields}
-        for text in operator.unusual(domain, given):
+        for text in operator.unusual(dataset.domain_of(i), given):
             kind = re.sub(r"[-+]?\d[\d.e+-]*", "", text)  # the sentence without its numbers
             if kind not in warned:
                 warn(f"sample {dataset.label(i)}: {text}")

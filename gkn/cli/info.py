@@ -12,10 +12,9 @@ from rich.table import Table
 from gkn.cli.data import data_info
 from gkn.cli.shell import console, plain, print_rows, warn
 from gkn.data.storage import MANIFEST
-from gkn.operator.card import CARD, read_card
-from gkn.operator.checkpoint import Checkpoints
+from gkn.operator.card import CARD, RUN, read_card, what_is_there
 from gkn.operator.pretrained import names
-from gkn.operator.saved import OPERATOR, RUN, STEPS
+from gkn.operator.saved import checkpoints_of, is_finished
 from gkn.ops import choose
 from gkn.system.files import CorruptFile, read_sealed_json
 from gkn.system.machine import versions
@@ -28,26 +27,28 @@ def info(
     """Describe a run, an operator or a dataset; or this machine and how it computes."""
     if path is None:
         _machine()
-    elif (path / RUN).is_file() or (path / CARD).is_file():
+    elif (path / RUN).exists() or (path / CARD).exists():
         try:
-            _run(path) if (path / RUN).is_file() else _operator(path)
+            _run(path) if (path / RUN).exists() else _operator(path)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise CorruptFile(f"{path}: its entries are not of the kinds that gkn writes ({error})") from error
     elif (path / MANIFEST).is_file():
         data_info(path)
     else:
-        raise FileNotFoundError(f"{path}: no run, operator or dataset; needed a folder with {RUN}, {CARD} or {MANIFEST}")
+        said = what_is_there(path)
+        unknown = f"{path}: no run, operator or dataset; needed a folder with {RUN}, {CARD} or {MANIFEST}"
+        raise FileNotFoundError(unknown if "no operator" in said else said)
 
 
 def _run(path: Path) -> None:
     run = read_sealed_json(path / RUN)
-    newest, wrong = Checkpoints(path / STEPS).newest()
+    newest, wrong = checkpoints_of(path).newest()
     state = newest.state if newest else {"epoch": 0, "metrics": [], "best": None}
     last = state["metrics"][-1] if state["metrics"] else {}
     errors = [entry["validation"] for entry in state["metrics"] if entry["validation"] is not None]
     best = state["best"]
     rows = {
-        "run": f"epoch {state['epoch']} of {run['recipe']['epochs']}" + ("" if (path / OPERATOR).is_dir() else ", unfinished"),
+        "run": f"epoch {state['epoch']} of {run['recipe']['epochs']}" + ("" if is_finished(path) else ", unfinished"),
         "loss": f"{last['loss']:.4g}" if last else "none yet",
         "validation error": f"{errors[-1]:.4f}, best {best['validation']:.4f} at step {best['step']}" if errors else "none",
         "model": _words(run["model"]),

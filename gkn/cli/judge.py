@@ -40,7 +40,7 @@ def judge(
         table.add_row(*(plain(cell) for cell in row))
     console.print(f"relative l2 error on {len(test)} {what} samples")
     console.print(table)
-    warnings = compared(found, trivial)
+    warnings = [*found.cautions(), *compared(found, trivial)]
     for text in warnings:
         warn(text)
     report = write_report(folder, f"gkn: {folder.name}", operator, test, found, trivial, warnings, what, way.get("how"))

@@ -7,16 +7,18 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gkn.cli.console import console, errors, literal, plain, warn
+from gkn.operator.card import RUN
 from gkn.operator.operator import Operator
-from gkn.operator.saved import OPERATOR, RUN, load
+from gkn.operator.saved import is_finished, load
 from gkn.operator.ways import Exact, How, Partition, Sampled, Spread, Support
+from gkn.system.files import CorruptFile, read_regular
 
 __all__ = ["console", "errors", "literal", "plain", "warn"]  # re-exported
 
@@ -25,11 +27,15 @@ def fill(context: typer.Context, path: Path | None) -> Path | None:
     """Fill the options that are not given from the TOML file of `--config`."""
     if path is not None:
         try:
-            given = tomllib.loads(path.read_text())
+            given = tomllib.loads(read_regular(path, MOST_CONFIG).decode())
+        except CorruptFile as error:
+            raise typer.BadParameter(str(error)) from error
+        except RecursionError as error:
+            raise typer.BadParameter(f"{path}: not TOML that gkn reads: nested too deeply") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{path}: not TOML: {error}") from error
         options = {
-            option.lstrip("-"): parameter.name
+            option.lstrip("-"): parameter
             for parameter in context.command.params
             for option in parameter.opts
             if option.startswith("-")
@@ -37,11 +43,42 @@ def fill(context: typer.Context, path: Path | None) -> Path | None:
         unknown = [key for key in given if key not in options]
         if unknown:
             raise typer.BadParameter(f"{path}: no such option {unknown[0]!r}; there are {', '.join(options)}")
-        filled = {options[key]: value for key, value in given.items()}
+        for key, value in given.items():
+            _check_type(path, key, value, options[key])
+        filled = {options[key].name: value for key, value in given.items()}
         context.default_map = {**(context.default_map or {}), **filled}
     return path
 
 
+_NEEDED: dict[str, tuple[Any, str]] = {
+    "bool": (bool, "true or false"),
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+}
+
+
+def _kind(parameter: Any) -> str:
+    """Return the name of the type of an option, or of the elements of its list."""
+    described = getattr(parameter, "type_descriptor", None)
+    if described is None:  # before typer 0.29
+        names = {"boolean": "bool", "integer": "int", "integer range": "int", "float range": "float"}
+        return names.get(parameter.type.name, str(parameter.type.name))
+    inner = (*get_args(described.annotation), described.annotation)[0]
+    return str(getattr(inner, "__name__", ""))
+
+
+def _check_type(path: Path, key: str, value: Any, parameter: Any) -> None:
+    """Refuse values of another type than the option has, which would be converted without a word: true to 1.0, 2.5 to 2."""
+    many, shown = parameter.multiple, "true" if value is True else "false" if value is False else repr(value)
+    kind, words = _NEEDED.get(_kind(parameter), ((str, int, float), "a text or a number"))
+    each = value if isinstance(value, list) else [value]
+    right = all(isinstance(one, kind) and (kind is bool or not isinstance(one, bool)) for one in each)
+    if not right or isinstance(value, list) != many:
+        raise typer.BadParameter(f"{path}: {key} = {shown}: needed {words}{', in a list such as [1, 2]' if many else ''}")
+
+
+MOST_CONFIG = 2**20
+"""Bytes that a file of options may have."""
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -67,7 +104,7 @@ Best = Annotated[
 
 def load_chosen(run: Path, best: bool | None, device: str) -> Operator:
     """Load the best or the last network of a run; of one that is unfinished only if the best is asked for."""
-    finished = not (run / RUN).is_file() or (run / OPERATOR).is_dir()
+    finished = not (run / RUN).exists() or is_finished(run)
     return load(run, best=finished if best is None else best, device=device)
 
 
@@ -109,7 +146,7 @@ def literals(given: list[str], option: str) -> dict[str, Any]:
             raise typer.BadParameter(f"{setting!r}: needed KEY=VALUE, e.g. width=64", param_hint=option)
         try:
             found[key] = words[value.lower()] if value.lower() in words else ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two if it is nested deeply
             raise typer.BadParameter(
                 f"{setting!r}: needed a number or a list of numbers, e.g. 128,256", param_hint=option
             ) from None

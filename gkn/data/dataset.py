@@ -66,16 +66,16 @@ class Dataset:
         inputs: Sequence[str] | None,
         input_domain: Domain | Sequence[Domain] | None,
         files: Sequence[str] = (),
+        keep_gradients: bool = False,
     ) -> Dataset:
         moved: dict[str, tuple[str, ...]] = {}
         if input_domain is not None:
             named = [name for name in fields if name not in outputs] if inputs is None else inputs
             fields, moved = brought_together(fields, named, input_domain, domain)
             inputs = None if inputs is None else [name for name in fields if name not in outputs]
-        source = Memory(domain, fields, files)
+        source = Memory(domain, fields, files, keep_gradients)
         source.groups |= moved
-        known = {*source.names, *source.groups}
-        missing = [name for name in (*outputs, *(inputs or ())) if name not in known]
+        missing = [name for name in (*outputs, *(inputs or ())) if name not in {*source.names, *source.groups}]
         if missing or not outputs or len({*outputs}) != len(outputs):
             raise ValueError(f"Dataset(outputs={[*outputs]}, fields {[*fields]}): needed every output among the fields")
         numbers = [name for name in outputs if name in source.parameters]
@@ -94,12 +94,14 @@ class Dataset:
         inputs: Sequence[str] | None = None,
         input_domain: Domain | Sequence[Domain] | None = None,
         files: Sequence[str] = (),
+        keep_gradients: bool = False,
     ) -> Dataset:
         """Make a dataset of fields in a dictionary. Unlike with keywords, a field may have any name.
 
-        files   the file that each sample came from, for messages and reports
+        files            the file that each sample came from, for messages and reports
+        keep_gradients   let derivatives with respect to given tensors pass through the samples
         """
-        return Dataset.__new__(Dataset)._fill(domain, fields, outputs, inputs, input_domain, files)
+        return Dataset.__new__(Dataset)._fill(domain, fields, outputs, inputs, input_domain, files, keep_gradients)
 
     @staticmethod
     def of_source(
@@ -134,9 +136,8 @@ class Dataset:
         return self
 
     def _view(self, **changes: Any) -> Dataset:
-        now = {"source": self._source, "index": self._index, "stride": self._stride}
-        names = {"inputs": self.inputs, "outputs": self.outputs}
-        return Dataset.__new__(Dataset)._set(**{**now, **names, **changes}, manifest=self.manifest)
+        now = {"source": self._source, "index": self._index, "stride": self._stride, "manifest": self.manifest}
+        return Dataset.__new__(Dataset)._set(**{**now, "inputs": self.inputs, "outputs": self.outputs, **changes})
 
     def __len__(self) -> int:
         return len(self._index)
@@ -194,6 +195,10 @@ class Dataset:
         """Iterate over the different domains: the common one, or that of each sample."""
         return iter([self._domain]) if self._domain is not None else (self._source.domain(i) for i in self._index)
 
+    def domain_of(self, i: int) -> Domain:
+        """Return the domain of one sample, without reading its fields."""
+        return self._source.domain(self._index[self._position(i)]) if self._domain is None else self._domain
+
     def field(self, name: str) -> Float[Tensor, "n K"]:
         """Return one field of all samples, if they share their domain."""
         self._known(name)
@@ -211,11 +216,9 @@ class Dataset:
         return values if self._nodes is None else values[self._nodes]
 
     def __getitem__(self, i: Any) -> Sample:
-        place = self._index[self._position(i)]
-        domain = self._source.domain(place) if self._domain is None else self._domain
-        u = torch.stack([self.value(name, i) for name in self.outputs], -1)
+        u = torch.stack([self.value(name, self._position(i)) for name in self.outputs], -1)
         rows = [self.value(name, i) for name in self.inputs]
-        return Sample(domain, torch.stack(rows, -1) if rows else u.new_zeros(len(u), 0), u, self.frame)
+        return Sample(self.domain_of(i), torch.stack(rows, -1) if rows else u.new_zeros(len(u), 0), u, self.frame)
 
     def parameter(self, name: str, i: int) -> float:
         """Return a parameter of one sample."""
@@ -329,16 +332,14 @@ class Dataset:
         if not len(self) or not self.one_domain:
             what = "no samples" if not len(self) else "a domain per sample"
             raise ValueError(f"Dataset.kept: this dataset has {what}; needed samples on one domain")
-        where = torch.device(device)
-        values = {name: self._source.read_at(name, self._index, self._nodes, where) for name in self.names}
+        values = {name: self._source.read_at(name, self._index, self._nodes, torch.device(device)) for name in self.names}
         return self._held(self.domain, values, digest(self.identity()))
 
     def elsewhere(self, domain: Domain, values: Mapping[str, Tensor]) -> Dataset:
         """Return the same functions on another domain, given all their fields (n, K) there, smoothed ones included."""
         for name in self.names:
             if values[name].shape != (len(self), len(domain)):
-                shape = tuple(values[name].shape)
-                raise ValueError(f"Dataset.elsewhere: {name} {shape}; needed ({len(self)}, {len(domain)})")
+                raise ValueError(f"Dataset.elsewhere: {name} {[*values[name].shape]}; needed {[len(self), len(domain)]}")
         return self._held(domain, values, digest([self.identity(), domain.points.tolist()]))
 
     def _held(self, domain: Domain, values: Mapping[str, Tensor], identity: str) -> Dataset:
@@ -385,8 +386,7 @@ class Dataset:
 
     def identity(self) -> dict[str, Any]:
         """Return a description that is equal for two datasets only if they hold the same data."""
-        chosen = digest([*self._index])
-        names = {"inputs": [*self.inputs], "outputs": [*self.outputs]}
+        chosen, names = digest([*self._index]), {"inputs": [*self.inputs], "outputs": [*self.outputs]}
         return {"source": self._source.identity(), "samples": chosen, "every": self._stride, **names}
 
     def _origin(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gkn.data.sample import Sample
 from gkn.data.transfer import transferred
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
+from gkn.system.checks import check_real
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,20 @@ class Features:
             if name in self.parameters and values.ndim > 1:
                 rows[name] = values[:, 0]  # given as a constant field
         unknown = {name: torch.zeros(1, len(domain), dtype=torch.float64) for name in self.outputs}
-        return self(Dataset.of(domain, {**rows, **unknown}, self.outputs))[0]
+        return self(Dataset.of(domain, {**rows, **unknown}, self.outputs, keep_gradients=True))[0]
+
+    def given_of(self, a: Tensor) -> dict[str, Tensor]:
+        """Return the columns of a (K, c) that a user gives, by name; none if it has other fields than the operator takes."""
+        names = next((names for names in (self.inputs, self.given) if len(names) == a.shape[-1]), ())
+        return {name: values for name, values in zip(names, a.T, strict=False) if name in self.given}
 
     def components(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the given fields with vectors (K, c) taken apart."""
         parts: dict[str, Tensor] = {}
         for name, values in given.items():
+            check_real(values, name)
             array = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+            check_real(array, name)
             if name not in self.groups:
                 parts[name] = array
                 continue

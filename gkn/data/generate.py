@@ -10,16 +10,19 @@ import operator
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import torch
 from joblib import Parallel, delayed
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from torch import Tensor
 
 from gkn.data import storage
@@ -54,6 +57,8 @@ def make_dataset(
     With device="cpu" `workers` processes share the shards (joblib: its backends reach a cluster), one thread each,
     because the bits of a sum depend on the number of threads. With device="cuda" one process keeps the GPU busy.
     """
+    if any(isinstance(each, bool) for each in (n, seed, workers)):
+        raise ValueError(f"make_dataset(n={n}, workers={workers}, seed={seed}): needed whole numbers")
     n, seed, workers = operator.index(n), operator.index(seed), operator.index(workers)
     if n < 1 or workers < 1 or seed < 0:
         raise ValueError(f"make_dataset(n={n}, workers={workers}, seed={seed}): needed n >= 1, workers >= 1, seed >= 0")
@@ -121,7 +126,10 @@ def _on_cpu(
 ) -> Iterator[storage.Prepared]:
     tasks = (delayed(_make_shard)(problem, seed, folder, number, samples, os.getpid()) for number, samples in jobs)
     try:
-        yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(tasks)
+        with interrupts_held_back():
+            pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1, **followed())
+            made = pool(tasks)
+        yield from made
     except BrokenProcessPool as error:
         raise WorkerLost(f"a worker died, perhaps for want of memory; use fewer than {workers} and run it again") from error
 
@@ -133,10 +141,50 @@ def _make_shard(problem: Problem, seed: int, folder: Path, number: int, samples:
     return storage.prepare_shard(folder, number, samples.start, made, domains)
 
 
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Hold back Ctrl-C while workers are started: they inherit that, and would print tracebacks otherwise.
+
+    If it comes meanwhile, this process receives it afterwards.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for tracker in (resource_tracker, loky_tracker):  # processes of joblib and Python, whose start ends what is held back
+        tracker.ensure_running()
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))  # other threads may receive it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
 def leave_stopping_to(parent: int) -> None:
     """Ignore Ctrl-C in a worker process. It is sent to workers too, but their parent reports it and ends them."""
     if os.getpid() != parent and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def followed() -> dict[str, Any]:
+    """Return options of joblib with which worker processes on this machine end when this process does."""
+    return {"initializer": follow, "initargs": (os.getpid(),)}
+
+
+def follow(parent: int) -> None:
+    """Let this worker process end with its parent. If the parent is killed, nobody else would end it."""
+    if os.getpid() != parent:  # a backend of threads has no other processes
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _on_gpu(

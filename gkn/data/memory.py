@@ -13,6 +13,7 @@ from torch import Tensor
 from gkn.data.groups import component_names
 from gkn.data.source import Source
 from gkn.geometry.domain import Domain
+from gkn.system.checks import check_real
 
 Given: TypeAlias = Any
 """A field of all samples: (n, K) or (n, K, c) on one domain, n arrays (K,) or (K, c), or n numbers; numpy or torch."""
@@ -23,10 +24,17 @@ class Memory(Source):
 
     Arrays with a further axis are vectors: each component becomes a field. n numbers are a parameter.
 
-    files   the name of the file of each sample, if they were imported
+    files            the name of the file of each sample, if they were imported
+    keep_gradients   tensors stay part of the computation that they came from; otherwise they are detached from it
     """
 
-    def __init__(self, domain: Domain | Sequence[Domain], fields: Mapping[str, Given], files: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        domain: Domain | Sequence[Domain],
+        fields: Mapping[str, Given],
+        files: Sequence[str] = (),
+        keep_gradients: bool = False,
+    ) -> None:
         many = isinstance(domain, Sequence)
         self.domains = [*domain] if many else None  # type: ignore[misc]
         self.common_domain = None if many else domain  # type: ignore[assignment]
@@ -35,7 +43,7 @@ class Memory(Source):
         self.parameters: tuple[str, ...] = ()
         self.files = tuple(files)
         for name, given in fields.items():
-            self._add(name, _as_tensors(name, given))
+            self._add(name, _as_tensors(name, given, keep_gradients))
         self.names = tuple(self.fields)
         counts = {name: len(values) for name, values in self.fields.items()}
         self.n = next(iter(counts.values()), 0)
@@ -125,19 +133,21 @@ class Memory(Source):
         return seal.hexdigest()
 
 
-def _as_tensors(name: str, given: Given) -> Tensor | list[Tensor]:
+def _as_tensors(name: str, given: Given, keep_gradients: bool) -> Tensor | list[Tensor]:
     """Return what was given as one tensor, or as a list of tensors if it is a sequence of arrays."""
     if isinstance(given, Tensor):
-        return given
+        return _as_tensor(name, given, keep_gradients)
     if isinstance(given, Sequence) and len(given) and not isinstance(given[0], float | int | np.number):
-        return [_as_tensor(name, row) for row in given]
-    return _as_tensor(name, given)
+        return [_as_tensor(name, row, keep_gradients) for row in given]
+    return _as_tensor(name, given, keep_gradients)
 
 
-def _as_tensor(name: str, given: Any) -> Tensor:
+def _as_tensor(name: str, given: Any, keep_gradients: bool) -> Tensor:
+    check_real(given, f"Dataset: field {name!r}")
     if isinstance(given, Tensor):
-        return given
+        return given if keep_gradients else given.detach()
     array = np.asarray(given)
+    check_real(array, f"Dataset: field {name!r}")
     if array.dtype.kind not in "fiub":
         raise ValueError(f"Dataset: field {name!r} holds {array.dtype}; needed real numbers")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)

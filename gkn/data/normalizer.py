@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,12 @@ from gkn.data.groups import ranges_of
 from gkn.data.sample import check_sample
 from gkn.data.walls import Wall
 from gkn.geometry.domain import Domain
+from gkn.system.checks import check_real, power_of_two
+
+LARGE = 30.0
+"""Standard deviations above which the mean of a field is left out of the loss, which then is relative to the variation."""
+PRECISE = 1000.0
+"""Standard deviations above which the mean of a field leaves single precision too few digits for its variation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +41,8 @@ class Normalizer:
             object.__setattr__(self, "zero", Wall(self.zero))
         if self.zero is not None and self.domain is not None:
             raise ValueError(f"Normalizer(zero={self.zero!r}, domain=...): needed one or the other")
+        for given in (self.mean, self.std):
+            check_real(given, "Normalizer: mean and std")
         mean, std = (torch.as_tensor(given, dtype=torch.float64) for given in (self.mean, self.std))
         shape = () if self.domain is None else (len(self.domain),)
         if mean.shape[:-1] != shape or mean.ndim != len(shape) + 1 or mean.shape != std.shape:
@@ -49,6 +58,33 @@ class Normalizer:
     @property
     def fields(self) -> int:
         return self.mean.shape[-1]
+
+    def large_mean(self, dataset: Dataset, names: Sequence[str]) -> Tensor:
+        """Return (c,) True for fields whose mean is so large that their relative error says nothing about how they vary.
+
+        A field that does not vary in the dataset is none of them.
+        """
+        large = self._ratio > LARGE
+        for k in large.nonzero()[:, 0].tolist():
+            ends = (dataset.value(names[k], i).double().aminmax() for i in range(len(dataset)))
+            large[k] = any(float(high - low) > 1e-12 * abs(float(high)) for low, high in ends)
+        return large
+
+    @property
+    def unit(self) -> Tensor:
+        """(c,) a power of 2 near the standard deviation of each field, in which its values are numbers of moderate size."""
+        return power_of_two(self.std.reshape(-1, self.fields).square().mean(0).sqrt())
+
+    @property
+    def _ratio(self) -> Tensor:
+        mean, std = ((x / self.unit).reshape(-1, self.fields).square().mean(0).sqrt() for x in (self.mean, self.std))
+        return mean / std
+
+    @property
+    def _beyond_single(self) -> bool:
+        """True if single precision cannot hold the values: too large, too small, or a mean that hides how they vary."""
+        size = torch.maximum(self.mean.abs().amax(), self.std.amax())
+        return bool((self._ratio > PRECISE).any() or size > 1e36 or self.std.amin() < 1e-30)
 
     @staticmethod
     def none(fields: int) -> Normalizer:
@@ -75,6 +111,10 @@ class Normalizer:
         for moments in _moments(datasets, names, lambda values: values):
             means.append(float(moments.mean))
             stds.append(float(moments.square / max(moments.count, 1)) ** 0.5)
+            if not math.isfinite(stds[-1]):
+                raise ValueError(
+                    f"the values of {names[len(stds) - 1]} are so large that their squares overflow; use another unit"
+                )
         mean = torch.tensor(means, dtype=torch.float64)
         std = _shared(torch.tensor(stds, dtype=torch.float64), datasets[0], names)
         constant = std <= 1e-12 * mean.abs().clamp_min(1e-300)
@@ -145,13 +185,19 @@ class Normalizer:
         """Normalise fields at points, in float64."""
         if self.zero is not None:
             raise ValueError(f"Normalizer(zero={self.zero!r}): where it is 0 there is nothing to divide by; it only decodes")
+        check_real(values, "Normalizer.encode: values")
         mean, std = (x.to(values.device) for x in self.at(points))
         return (values.double() - mean) / std
 
     def decode(self, values: Tensor, points: Tensor | None = None, domain: Domain | None = None) -> Tensor:
-        """Undo `encode`, in the type of `values`."""
+        """Undo `encode`, in the type of `values`; in float64 if single precision cannot hold the result."""
         mean, std = (x.to(values.device) for x in self.at(points, domain))
-        return (values.double() * std + mean).to(values.dtype)
+        decoded = values.double() * std + mean
+        return decoded if self._beyond_single else decoded.to(values.dtype)
+
+    def deviation(self, values: Tensor, points: Tensor) -> Tensor:
+        """Return fields at points minus their mean, in float64."""
+        return values.double() - (self.mean if self.domain is None else self.at(points)[0])
 
 
 def _shared(std: Tensor, dataset: Dataset, names: Sequence[str]) -> Tensor:

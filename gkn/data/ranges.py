@@ -65,7 +65,7 @@ def outside(ranges: Mapping[str, Any], domain: Domain, given: Mapping[str, Tenso
                 found.append(
                     f"{name} is between {least:.4g} and {most:.4g}, in training it was between {low:.4g} and {high:.4g}"
                 )
-    if "low" in ranges:
+    if "low" in ranges and domain.dim == len(ranges["low"]):  # another dimension is refused elsewhere
         low_box, high_box = (torch.tensor(ranges[name], dtype=torch.float64) for name in ("low", "high"))
         here = domain.box
         slack_box = SLACK * float((high_box - low_box).max())

@@ -14,7 +14,7 @@ from torch import Tensor
 from gkn.data.groups import Groups
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
-from gkn.geometry.smoothing import smoother
+from gkn.geometry.smoothing import check_width, smoother
 from gkn.system.files import digest
 
 _TOGETHER = 2**22  # points of functions that are smoothed in one call on a GPU
@@ -174,7 +174,7 @@ class Smoothed(Derived):
         self.added = (f"{name}_smooth", *(f"{name}_smooth_{axis}" for axis in "xyz"[:dim]))
         self.names = (*source.names, *self.added)
         self._last: tuple[int, Tensor] | None = None
-        smoother(source.domain(0), width)  # raises now if the width makes no sense
+        check_width(width)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_smooth": None, "_last": None}  # another process computes them again
@@ -185,9 +185,10 @@ class Smoothed(Derived):
     def read(self, name: str, i: int) -> Tensor:
         if name not in self.added:
             return self.source.read(name, i)
-        if self._last is None or self._last[0] != i:  # the added fields of a sample are read one after the other
-            self._last = (i, self._compute(i))
-        return self._last[1][self.added.index(name)]
+        last = self._last  # read once: another thread may replace it
+        if last is None or last[0] != i:  # the added fields of a sample are read one after the other
+            last = self._last = (i, self._compute(i))
+        return last[1][self.added.index(name)]
 
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
         return self.source.read_all(name, indices) if name not in self.added else super().read_all(name, indices)

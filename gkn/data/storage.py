@@ -216,7 +216,7 @@ def _is_rest(path: Path, image: bytes | None) -> bool:
     """True for files that a run of gkn may have left if it was killed before it wrote dataset.json. Shards come later."""
     if path.name == LOCK or path in unfinished(path.parent, _is_ours):
         return True
-    return path.name == DOMAIN and image is not None and path.read_bytes() == image
+    return path.name == DOMAIN and image is not None and path.is_file() and path.read_bytes() == image
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import h5py
 import numpy as np
@@ -15,13 +17,29 @@ from gkn.data.source import Source
 from gkn.data.storage import DOMAIN, MANIFEST, TYPES, Manifest, Shard, ptr_of
 from gkn.geometry.domain import DOMAINS, Domain
 from gkn.system.files import CorruptFile, sha256
-from gkn.system.hdf5 import Array, check_fits, plain_array
+from gkn.system.hdf5 import Array, check_fits, plain_array, stored_rows
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _MOST_OPEN = 64  # open files; a process may have 1024
 
 
+def _in_turn(method: Callable[Concatenate[Stored, P], T]) -> Callable[Concatenate[Stored, P], T]:
+    """Let one thread at a time into the methods of a source that use its open files."""
+
+    @wraps(method)
+    def call(self: Stored, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._turn:
+            return method(self, *args, **kwargs)
+
+    return call
+
+
 class Stored(Source):
-    """The samples of a dataset folder, read when needed. A file is compared with its hash when it is first opened."""
+    """The samples of a dataset folder, read when needed. A file is compared with its hash when it is first opened.
+
+    Any number of threads may read. They take turns: a file that one of them reads must not be closed by another.
+    """
 
     def __init__(self, folder: Path, partial: bool = False) -> None:
         self.folder = Path(folder)
@@ -37,13 +55,18 @@ class Stored(Source):
         self.groups, self.parameters = self.manifest.groups, self.manifest.parameters
         self._firsts = np.cumsum([0] + [shard.count for shard in self.shards])
         self._open: dict[str, h5py.File] = {}
+        self._turn = threading.RLock()
         self._checked: set[str] = set()
         self._domains: dict[tuple[str, int], Domain] = {}
         described = self.manifest.domain
         self.common_domain = None if described is None else self._read_domain(described)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}, "_checked": set()}  # files are opened and checked again in the other process
+        state = {name: value for name, value in self.__dict__.items() if name != "_turn"}
+        return {**state, "_open": {}, "_checked": set()}  # files are opened and checked again in the other process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= {**state, "_turn": threading.RLock()}
 
     def identity(self) -> str:
         return self.manifest.hash
@@ -54,6 +77,7 @@ class Stored(Source):
     def read_from(self) -> Path:
         return self.folder
 
+    @_in_turn
     def damaged(self) -> list[str]:
         """Compare every shard with its entry in dataset.json; return a list of problems."""
         found = []
@@ -64,6 +88,7 @@ class Stored(Source):
                 found.append(str(error))
         return found
 
+    @_in_turn
     def read(self, name: str, i: int) -> Tensor:
         """Return the field `name` (K,) of sample i."""
         if name in self.parameters:
@@ -71,16 +96,18 @@ class Stored(Source):
         shard, file, k = self._find(i)
         data = self._field(name, shard, file)
         if self.common_domain is not None:
-            return torch.from_numpy(data[k])
+            return torch.from_numpy(self._rows(data, k, k + 1, shard.file)[0])
         ptr = self._ptr(file, "node_ptr", shard)
-        return torch.from_numpy(data[ptr[k] : ptr[k + 1]])
+        return torch.from_numpy(self._rows(data, int(ptr[k]), int(ptr[k + 1]), shard.file))
 
+    @_in_turn
     def parameter(self, name: str, i: int) -> float:
         shard, file, k = self._find(i)
         data = self._dataset(file, f"fields/{name}", shard.file)
         self._expect(data.shape == (shard.count,), shard.file, f"parameter {name} has shape {data.shape}")
-        return float(data[k])
+        return float(self._rows(data, k, k + 1, shard.file)[0])
 
+    @_in_turn
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
         """Return the field `name` (n, K) of many samples on one domain, reading consecutive samples of a shard together."""
         assert self.common_domain is not None
@@ -96,7 +123,7 @@ class Stored(Source):
             run = 1
             while at + run < len(indices) and indices[at + run] == indices[at] + run and k + run < shard.count:
                 run += 1
-            self._field(name, shard, file).read_direct(out[at : at + run].numpy(), np.s_[k : k + run])
+            out[at : at + run] = torch.from_numpy(self._rows(self._field(name, shard, file), k, k + run, shard.file))
             at += run
         return out
 
@@ -110,6 +137,7 @@ class Stored(Source):
         self._expect(data.shape == expected, shard.file, f"field {name} has shape {data.shape}, not {expected}")
         return data
 
+    @_in_turn
     def domain(self, i: int) -> Domain:
         if self.common_domain is not None:
             return self.common_domain
@@ -122,7 +150,8 @@ class Stored(Source):
             arrays = {}
             for name in names:
                 rows = slice(*self._ptr(file, ptr_of(name), shard)[k : k + 2])
-                arrays[name] = torch.from_numpy(self._dataset(file, name, shard.file)[rows])
+                data = self._dataset(file, name, shard.file)
+                arrays[name] = torch.from_numpy(self._rows(data, int(rows.start), int(rows.stop), shard.file))
             self._domains[key] = self._made(self._kind(file, shard.file), arrays, {}, shard.file)
         return self._domains[key]
 
@@ -130,7 +159,7 @@ class Stored(Source):
         """Return the kind of the domains in a shard."""
         if "kind" not in file:
             return "mesh" if "cells" in file else "cloud"
-        kind = bytes(np.asarray(self._dataset(file, "kind", where)[...], dtype=np.uint8)).decode(errors="replace")
+        kind = bytes(self._whole(file, "kind", where).astype(np.uint8)).decode(errors="replace")
         self._expect(kind in DOMAINS, where, f"domains of kind {kind!r}")
         return kind
 
@@ -139,7 +168,7 @@ class Stored(Source):
         if "sha256" not in described:
             return self._made(described["kind"], {}, numbers, MANIFEST)
         file = self._file(DOMAIN, described["sha256"])
-        arrays = {name: torch.from_numpy(self._dataset(file, name, DOMAIN)[...]) for name in file}
+        arrays = {name: torch.from_numpy(self._whole(file, name, DOMAIN)) for name in file}
         domain = self._made(described["kind"], arrays, numbers, DOMAIN)
         self._expect(len(domain) == described["points"], DOMAIN, f"{len(domain)} points, not {described['points']}")
         return domain
@@ -175,7 +204,7 @@ class Stored(Source):
     def _ptr(self, file: h5py.File, name: str, shard: Shard) -> Array:
         data = self._dataset(file, name, shard.file)
         self._expect(data.shape == (shard.count + 1,), shard.file, f"{name} has shape {data.shape}")
-        ptr = np.asarray(data[...])
+        ptr = self._rows(data, 0, len(data), shard.file)
         self._expect(ptr[0] == 0 and bool((np.diff(ptr) > 0).all()), shard.file, f"{name} is no list of offsets")
         return ptr
 
@@ -183,6 +212,13 @@ class Stored(Source):
         data = plain_array(file, name, self.folder / where)
         self._expect(data.dtype.name in TYPES, where, f"{name} holds {data.dtype}")
         return data
+
+    def _rows(self, data: h5py.Dataset, start: int, stop: int, where: str) -> Array:
+        return stored_rows(data, start, stop, self.folder / where)
+
+    def _whole(self, file: h5py.File, name: str, where: str) -> Array:
+        data = self._dataset(file, name, where)
+        return self._rows(data, 0, len(data), where) if data.shape else np.asarray(data[()])
 
     def _expect(self, condition: object, where: str, what: str) -> None:
         if not condition:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -13,8 +15,16 @@ from torch import Tensor
 
 from gkn.geometry.domain import Domain
 from gkn.geometry.grid import Grid
+from gkn.system.checks import check_real
+from gkn.system.memory import check_memory
 
+Array: TypeAlias = NDArray[Any]
 _REACH = 7  # standard deviations; beyond them a Gaussian is under 3e-11, and soon a denormal number, which is slow
+_MOST_PAIRS = 2**22  # pairs of neighbours up to which their sums are kept as matrices: about 150 MiB
+_BLOCK = 2**19  # pairs of neighbours at a time
+_MOST_NODES, _NODES_PER_POINT = 2**22, 64  # nodes of a grid: any grid may have so many, and so many for each point
+_LONG = 2048  # nodes of an axis up to which a grid is smoothed axis by axis, with matrices of that size
+_CELL = 2048  # points of a cell at a time
 
 
 def smooth(
@@ -32,30 +42,38 @@ def smooth(
 
 def smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Return `smooth` for many functions on one domain. Parts that do not depend on the function are computed once."""
-    if not 1e-100 < width < 1e100:
-        raise ValueError(f"smooth(width={width}): the standard deviation of the Gaussian is a length > 0")
-    apply = _grid_smoother(domain, width) if isinstance(domain, Grid) else _points_smoother(domain, width)
+    check_width(width)
+    by_axes = isinstance(domain, Grid) and (max(domain.shape) <= _LONG or any(domain.periodic))
+    apply = _grid_smoother(domain, width) if by_axes else _points_smoother(domain, width)  # type: ignore[arg-type]
 
     def checked(a: Tensor) -> tuple[Tensor, Tensor]:
         if a.shape[-1] != len(domain):
             raise ValueError(f"smooth: a of shape {tuple(a.shape)} on a domain of {len(domain)} points")
+        check_real(a, "smooth: a")
         return apply(a if a.is_floating_point() else a.double())
 
     return checked
 
 
+def check_width(width: float) -> None:
+    """Raise an error unless the width of a Gaussian is a positive length."""
+    if width is True or not 1e-100 < width < 1e100:
+        raise ValueError(f"smooth(width={width}): the standard deviation of the Gaussian is a length > 0")
+
+
 def _grid_smoother(grid: Grid, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Return the smoother of a grid: the Gaussian is a product, so the sum is one matrix product per axis."""
+    check_memory(4 * 8 * sum(extent**2 for extent in grid.shape), f"smoothing on {grid.describe()}")
     kernels, slopes = zip(*(_axis_matrices(grid, axis, width) for axis in range(grid.dim)), strict=True)
 
     def apply(a: Tensor) -> tuple[Tensor, Tensor]:
-        values = a.reshape(*a.shape[:-1], *grid.shape)
+        values = a.double().reshape(*a.shape[:-1], *grid.shape)  # a large mean would cancel in single precision
 
         def product(matrices: list[Tensor]) -> Tensor:
             out = values
             for matrix in matrices:  # contract the first axis, append the new one: in the end the order is as before
-                out = torch.tensordot(out, matrix.to(a), dims=([-grid.dim], [1]))
-            return out.reshape(a.shape)
+                out = torch.tensordot(out, matrix.to(values), dims=([-grid.dim], [1]))
+            return out.reshape(a.shape).to(a.dtype)
 
         gradient = [product([slopes[i] if i == axis else kernels[i] for i in range(grid.dim)]) for axis in range(grid.dim)]
         return product([*kernels]), torch.stack(gradient, -1)
@@ -77,33 +95,166 @@ def _axis_matrices(grid: Grid, axis: int, width: float) -> tuple[Float[Tensor, "
 
 
 def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Return the smoother of any other points: sums over the neighbours within reach, as sparse matrices."""
-    from scipy.sparse import csr_array
-    from scipy.spatial import cKDTree
-
-    points = domain.points.numpy()
-    pairs = cKDTree(points).query_pairs(_REACH * width, output_type="ndarray")
-    diagonal = np.arange(len(points))
-    i, j = np.concatenate([pairs[:, 0], pairs[:, 1], diagonal]), np.concatenate([pairs[:, 1], pairs[:, 0], diagonal])
-    difference = points[i] - points[j]
-    kernel = np.exp(-(difference**2).sum(1) / (2 * width**2)) * domain.weights.numpy()[j]
-
-    def matrix(entries: NDArray[Any]) -> Any:
-        return csr_array((entries, (i, j)), shape=(len(points),) * 2)
-
-    average = matrix(kernel)
-    slopes = [matrix(-difference[:, axis] / width**2 * kernel) for axis in range(domain.dim)]
+    """Return the smoother of any other points: sums over the neighbours within reach, or by way of a grid if they are many."""
+    points, weights = domain.points.numpy(), domain.weights.numpy()
+    pairs = _estimated_pairs(points, _REACH * width)
+    sums: _Sums = _Direct(points, weights, width, keep=True) if pairs <= _MOST_PAIRS else _ByGrid(points, weights, width)
+    if isinstance(sums, _ByGrid) and sums.nodes > max(_MOST_NODES, _NODES_PER_POINT * len(points)):
+        sums = _Direct(points, weights, width, keep=False)  # far apart for the width: a grid would be nearly empty
     one = np.ones((len(points), 1))
-    total = average @ one
+    total, total_slope = sums(one)
     if not (total > 0).all():
         raise ValueError("smooth: a point has no quadrature weight within reach; give the cloud positive weights")
 
     def apply(a: Tensor) -> tuple[Tensor, Tensor]:
         flat = a.detach().cpu().reshape(-1, len(points)).double().numpy().T
-        smoothed = average @ flat / total
-        gradient = np.stack([(slope @ flat - smoothed * (slope @ one)) / total for slope in slopes], -1)
+        average, slope = sums(flat)
+        smoothed = average / total
+        gradient = (slope - smoothed[..., None] * total_slope) / total[..., None]
         shaped = torch.from_numpy(np.ascontiguousarray(smoothed.T)).reshape(a.shape)
         sloped = torch.from_numpy(gradient.transpose(1, 0, 2).copy()).reshape(*a.shape, domain.dim)
         return shaped.to(a), sloped.to(a)
 
     return apply
+
+
+def _estimated_pairs(points: Array, reach: float) -> float:
+    """Return about how many pairs of points are within reach of each other, from some of the points."""
+    from scipy.spatial import cKDTree
+
+    some = points[np.unique(np.linspace(0, len(points) - 1, min(len(points), 256)).round().astype(int))]
+    found = cKDTree(points).query_ball_point(some, reach, return_length=True)
+    return float(np.mean(found)) * len(points)
+
+
+def _row_products(factors: list[Array]) -> Array:
+    """Return the products of all entries of the rows of matrices (P, n_1), (P, n_2), ...: (P, n_1 n_2 ...)."""
+    out = factors[0]
+    for factor in factors[1:]:
+        out = (out[:, :, None] * factor[:, None]).reshape(len(out), -1)
+    return out
+
+
+class _Sums(Protocol):
+    """Maps values (K, n) to sum_y G(x - y) w(y) a(y) at all points, (K, n), and its gradient (K, n, d), times one constant."""
+
+    def __call__(self, values: Array) -> tuple[Array, Array]: ...
+
+
+class _Direct:
+    """The sum over all neighbours within reach, a block of points at a time, as sparse matrices.
+
+    keep   keep the matrices; else they are computed again in every call, and memory is that of one block
+    """
+
+    def __init__(self, points: Array, weights: Array, width: float, keep: bool) -> None:
+        from scipy.spatial import cKDTree
+
+        self.points, self.weights, self.width = points, weights, width
+        self.tree = cKDTree(points)
+        counts = self.tree.query_ball_point(points, _REACH * width, return_length=True)
+        pairs, per_pair = int(counts.sum()), 4 + 8 * (1 + points.shape[1])
+        check_memory((pairs if keep else 0) * per_pair + 8 * _BLOCK * per_pair, f"smoothing of {len(points)} points")
+        self.ends = [*np.unique(np.searchsorted(np.cumsum(counts), np.arange(_BLOCK, pairs + _BLOCK, _BLOCK)) + 1)]
+        self.ends[-1:] = [len(points)]
+        self.blocks = [*self._made()] if keep else None
+
+    def __call__(self, values: Array) -> tuple[Array, Array]:
+        parts = [(average @ values, [slope @ values for slope in slopes]) for average, slopes in self.blocks or self._made()]
+        sums = np.concatenate([part for part, _ in parts])
+        return sums, np.concatenate([np.stack(slopes, -1) for _, slopes in parts])
+
+    def _made(self) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield the matrices of each block of points: that of the sum, and of its derivative along each axis."""
+        from scipy.sparse import csr_array
+        from scipy.spatial import cKDTree
+
+        for start, end in pairwise([0, *self.ends]):
+            tree = cKDTree(self.points[start:end])
+            found = tree.sparse_distance_matrix(self.tree, _REACH * self.width, output_type="ndarray")
+            order = np.lexsort((found["j"], found["i"]))
+            i, j = found["i"][order], found["j"][order].astype(np.int32)
+            difference = self.points[start + i] - self.points[j]
+            kernel = np.exp(-(difference**2).sum(1) / (2 * self.width**2)) * self.weights[j]
+            rows = np.searchsorted(i, np.arange(end - start + 1)).astype(np.int32)
+            shape = (end - start, len(self.points))
+            slopes = [csr_array((-d / self.width**2 * kernel, j, rows), shape=shape) for d in difference.T]
+            yield csr_array((kernel, j, rows), shape=shape), slopes
+
+
+class _ByGrid:
+    """The sum by way of a grid: spread to its nodes, smooth there, and gather, each with a narrower Gaussian.
+
+    The variances of the three add up to that of the whole. The spacing of the grid resolves them, so that sums over nodes are
+    integrals up to about 1e-10 of the whole. Points are treated cell by cell of the grid, since those of a cell use the same
+    nodes: one matrix product each. Time and memory are linear in the points, whatever the width.
+    """
+
+    narrow = 0.35  # standard deviation of the first and the last Gaussian, in units of the whole one's
+    spacing = 0.3  # of the grid, in the same unit
+    reach = 6.5  # of the first and the last Gaussian, in their standard deviations
+
+    def __init__(self, points: Array, weights: Array, width: float) -> None:
+        self.weights, self.dim = weights[:, None], points.shape[1]
+        self.h, self.s = self.spacing * width, self.narrow * width
+        self.middle = width * math.sqrt(1 - 2 * self.narrow**2)
+        radius = math.ceil(self.reach * self.s / self.h)
+        low = points.min(0) - radius * self.h
+        self.shape = tuple(int(n) for n in np.floor((points.max(0) - low) / self.h) + radius + 2)
+        self.nodes = math.prod(float(n) for n in self.shape)
+        self.places = (points - low) / self.h  # in units of the grid
+        self.first = np.floor(self.places).astype(np.int64) - radius + 1
+        self.taps = 2 * radius
+        self.order = np.lexsort(self.first.T[::-1])
+        new = (np.diff(self.first[self.order], axis=0) != 0).any(1)
+        self.starts = [0, *(np.flatnonzero(new) + 1).tolist(), len(points)]
+
+    def __call__(self, values: Array) -> tuple[Array, Array]:
+        count = values.shape[1]
+        check_memory(int(8 * self.nodes * (count + 2)), f"smoothing of {len(values)} points by way of a grid")
+        grid = np.zeros((count, *self.shape))
+        weighted = self.weights * values
+        for which, nodes in self._cells():
+            (first, _), (others, _) = self._factors(which)
+            for k in range(count):
+                grid[k][nodes] += ((first * weighted[which, k, None]).T @ others).reshape([self.taps] * self.dim)
+        self._smooth(grid)
+        sums, slopes = np.empty((len(values), count)), np.empty((len(values), count, self.dim))
+        for which, nodes in self._cells():
+            (first, first_slope), (others, other_slopes) = self._factors(which)
+            for k in range(count):
+                local = grid[k][nodes].reshape(self.taps, -1)
+                along = first @ local
+                sums[which, k] = (along * others).sum(1)
+                slopes[which, k, 0] = ((first_slope @ local) * others).sum(1)
+                for axis, slope in enumerate(other_slopes, start=1):
+                    slopes[which, k, axis] = (along * slope).sum(1)
+        return sums, slopes
+
+    def _cells(self) -> Iterator[tuple[Array, tuple[slice, ...]]]:
+        """Yield the points of each cell of the grid, not too many at a time, and the nodes that they use."""
+        for start, end in pairwise(self.starts):
+            corner = self.first[self.order[start]]
+            nodes = tuple(slice(int(n), int(n) + self.taps) for n in corner)
+            for begin in range(start, end, _CELL):
+                yield self.order[begin : min(begin + _CELL, end)], nodes
+
+    def _factors(self, which: Array) -> tuple[tuple[Array, Array], tuple[Array, list[Array]]]:
+        """Return the narrow Gaussian from some points to their nodes along the first axis (P, taps), and its derivative; and
+        the products along all other axes (P, taps^(d-1)), and their derivatives."""
+        off = self.places[which, :, None] - (self.first[which, :, None] + np.arange(self.taps))  # (P, d, taps)
+        gauss = np.exp(-((off * self.h) ** 2) / (2 * self.s**2))
+        slope = -off * self.h / self.s**2 * gauss
+        axes, one = range(1, self.dim), np.ones((len(which), 1))
+        others = _row_products([one, *(gauss[:, axis] for axis in axes)])
+        slopes = [_row_products([slope[:, i] if i == axis else gauss[:, i] for i in axes]) for axis in axes]
+        return (gauss[:, 0], slope[:, 0]), (others, slopes)
+
+    def _smooth(self, grid: Array) -> None:
+        """Smooth values (n, ...) on the nodes in place, axis by axis."""
+        from scipy.ndimage import convolve1d
+
+        radius = math.ceil(_REACH * self.middle / self.h)
+        kernel = np.exp(-((np.arange(-radius, radius + 1) * self.h / self.middle) ** 2) / 2)
+        for axis in range(1, self.dim + 1):
+            convolve1d(grid, kernel, axis=axis, output=grid, mode="constant")

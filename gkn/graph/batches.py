@@ -26,8 +26,9 @@ class Batch:
     graph      of all nodes
     x          (nodes, d) points
     a          (nodes, c) inputs, normalised
-    u          (nodes, o) outputs, not normalised
-    mean, std  (nodes or 1, o) of u: the target of the network is (u - mean) / std
+    deviation  (nodes, o) outputs minus their mean, in a unit of each field
+    mean, std  (nodes or 1, o) of the outputs, in the same units; the target of the network is deviation / std
+    counted    (nodes or 1, o) the mean where it counts in the relative loss, 0 for fields with a large mean
     weights    (nodes,) quadrature weights, or None
     sizes      number of nodes of each graph
     samples    number of the sample of each graph, in the data it came from
@@ -38,9 +39,10 @@ class Batch:
     graph: Graph
     x: Tensor
     a: Tensor
-    u: Tensor
+    deviation: Tensor
     mean: Tensor
     std: Tensor
+    counted: Tensor
     weights: Tensor | None
     sizes: tuple[int, ...]
     samples: tuple[int, ...]
@@ -54,18 +56,18 @@ class Batch:
         pieces = []
         for i, graph in enumerate(self.graph.split(cuts)):
             some, which = slice(cuts[i], cuts[i + 1]), slice(graphs[i], graphs[i + 1])
-            mean, std = (x[some] if len(x) > 1 else x for x in (self.mean, self.std))
+            mean, std, counted = (x[some] if len(x) > 1 else x for x in (self.mean, self.std, self.counted))
             weights = None if self.weights is None else self.weights[some]
-            x, a, u = self.x[some], self.a[some], self.u[some]
+            x, a, deviation = self.x[some], self.a[some], self.deviation[some]
             sizes, samples = self.sizes[which], self.samples[which]
-            pieces.append(Batch(graph, x, a, u, mean, std, weights, sizes, samples, fields=self.fields))
+            pieces.append(Batch(graph, x, a, deviation, mean, std, counted, weights, sizes, samples, fields=self.fields))
         return pieces
 
     def used_by(self, stream: torch.cuda.Stream) -> None:
         """Tell the allocator that another stream uses the batch, so that its memory is not reused before that is done."""
         graph = self.graph
         arrays = (graph.ptr, graph.src, graph.degrees, *graph.by_source, *(graph.made_of or ()))
-        for tensor in (self.x, self.a, self.u, self.mean, self.std, self.weights, *arrays):
+        for tensor in (self.x, self.a, self.deviation, self.mean, self.std, self.counted, self.weights, *arrays):
             if tensor is not None:
                 tensor.record_stream(stream)
 
@@ -87,15 +89,20 @@ class Batch:
         return torch.stack([torch.linalg.vector_norm(part) for part in values.split(self.sizes)])
 
 
-def relative(found: Tensor, u: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
-    """Return |found - u| / |u| of each graph and output field of a batch: (G, fields).
+def relative(found: Tensor, batch: Batch, mean: Tensor, weights: Tensor | None) -> Tensor:
+    """Return |error| / |u| of each graph and output field of a batch: (G, fields).
 
-    Norms are quadratures with the weights (nodes,), or sums without. They are in float64 unless a gradient is computed.
+    The error is that of the deviation from the mean, which nothing large is added to. Norms are quadratures with the weights
+    (nodes,), or sums without. They are in float64 unless a gradient is computed.
+
+    found   (nodes, o) deviations that were predicted, in the units of the batch
+    mean    the mean that is added to the deviation to give u
     """
+    deviation = batch.deviation
     if not torch.is_grad_enabled():
-        found, u = found.double(), u.double()
-    w = 1.0 if weights is None else weights.to(u.dtype).sqrt()[:, None]
-    pairs = zip(batch.by_field(w * (found - u)), batch.by_field(w * u), strict=True)
+        found, deviation, mean = found.double(), deviation.double(), mean.double()
+    w = 1.0 if weights is None else weights.to(deviation.dtype).sqrt()[:, None]
+    pairs = zip(batch.by_field(w * (found - deviation)), batch.by_field(w * (deviation + mean)), strict=True)
     return torch.stack([batch.norms(error) / batch.norms(truth) for error, truth in pairs], 1)
 
 
@@ -107,6 +114,7 @@ class Batches:
 
         inputs, outputs   normalisers of a and of u
         weighted          batches carry quadrature weights; those of drawn nodes include all points near them
+        precise           outputs are held in float64, so that a mean can be added to them without loss
         periods           (d,) periods of the axes along which edges wrap around, inf for the others; None: no axis
     """
 
@@ -121,14 +129,18 @@ class Batches:
         dtype: torch.dtype = torch.float32,
         weighted: bool = False,
         periods: Tensor | None = None,
+        precise: bool = False,
     ) -> None:
-        self.periods = periods
+        self.periods, self.precise = periods, precise
         if not len(dataset):
             raise ValueError("Batches: this dataset has no samples")
         self.dataset, self.rule, self.normalizers = dataset, rule, (inputs, outputs)
         self._numbers = [dataset.number(i) for i in range(len(dataset))]
         self._one_domain = dataset.one_domain
         self._fields = tuple(dataset.output_fields.values())
+        self._unit, self._large = outputs.unit, outputs.large_mean(dataset, dataset.outputs)
+        for start, stop in self._fields:  # components of a vector have one unit
+            self._unit[start:stop] = self._unit[start:stop].max()
         self.device, self.dtype, self.weighted = torch.device(device), dtype, weighted
         self._drawn: tuple[int, int] | None = None
         self._points: dict[int, _Points] = {}
@@ -168,13 +180,13 @@ class Batches:
         of_sample = torch.tensor(samples, device=self.device)
         if self.rule.drawn is None:
             graph, some = self._whole(len(graphs))
-            a, u = functions.a[of_sample], functions.u[of_sample]
+            a, u = functions.a[of_sample], functions.deviation[of_sample]
         else:
             of_draw = torch.tensor([graph % l for graph in graphs], device=self.device)
             nodes = self._nodes[of_sample, of_draw]
             some = points.take(nodes, self.weighted)
             graph = self.rule.graphs_of(points.x[nodes], None, self.periods).with_points(some.x, some.weights)
-            a, u = functions.a[of_sample[:, None], nodes], functions.u[of_sample[:, None], nodes]
+            a, u = functions.a[of_sample[:, None], nodes], functions.deviation[of_sample[:, None], nodes]
         sizes = (a.shape[1],) * len(graphs)
         fixed = self.rule.drawn is None
         return self._batch(graph, some, (a.flatten(0, 1), u.flatten(0, 1)), sizes, samples, fixed)
@@ -204,7 +216,8 @@ class Batches:
     ) -> Batch:
         weights, x = points.weights if self.weighted else None, points.x.to(self.dtype)
         numbers = tuple(self._numbers[sample] for sample in samples)
-        return Batch(graph, x, *functions, points.mean, points.std, weights, sizes, numbers, fixed, self._fields)
+        mean, std, counted = points.mean, points.std, points.counted
+        return Batch(graph, x, *functions, mean, std, counted, weights, sizes, numbers, fixed, self._fields)
 
     def _whole(self, count: int) -> tuple[Graph, _Points]:
         """Return `count` copies of the graph of the whole domain, and its points. The graph is cached: all batches share it."""
@@ -223,7 +236,7 @@ class Batches:
         if self._fits:
             self._apart[sample] = functions
         points = self._points_of(sample)
-        a, u = functions.a[0], functions.u[0]
+        a, u = functions.a[0], functions.deviation[0]
         if self.rule.drawn is not None:
             seed, epoch = self._drawn or (0, 0)
             nodes = self.rule.draws(len(a), [sample], seed=seed, epoch=epoch, device=self.device)[0, draw]
@@ -237,22 +250,24 @@ class Batches:
 
     def _load(self, samples: range) -> _Functions:
         """Read, check and normalise samples, and bring them to the device."""
-        inputs, _ = self.normalizers
+        inputs, outputs = self.normalizers
         a_all, u_all = [], []
         for i in samples:
             sample = self.dataset[i]
             for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
                 check_sample(values, names, self.dataset.label(i))
             a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
-            u_all.append(sample.u.to(self.dtype))
-            check_sample(a_all[-1], self.dataset.inputs, self.dataset.label(i), f", normalised, in {self.dtype}")
+            u_all.append((outputs.deviation(sample.u, sample.x) / self._unit).to(torch.float64 if self.precise else self.dtype))
+            for names, values in ((self.dataset.inputs, a_all[-1]), (self.dataset.outputs, u_all[-1])):
+                check_sample(values, names, self.dataset.label(i), f", normalised, in {self.dtype}")
         return _Functions(torch.stack(a_all).to(self.device), torch.stack(u_all).to(self.device))
 
     def _points_of(self, sample: int) -> _Points:
         key = 0 if self._one_domain else sample
         if key not in self._points:
-            domain = self.dataset.domain if self.dataset.one_domain else self.dataset[sample].domain
-            points = _Points.of(domain, self.normalizers[1], self.device, self.dtype)
+            points = _Points.of(
+                self.dataset.domain_of(sample), self.normalizers[1], self._unit, self._large, self.device, self.dtype
+            )
             if not self._fits and not self.dataset.one_domain:
                 return points
             self._points[key] = points
@@ -262,20 +277,25 @@ class Batches:
 @dataclass(frozen=True, eq=False)
 class _Functions:
     a: Tensor  # (n, K, c), normalised
-    u: Tensor  # (n, K, o)
+    deviation: Tensor  # (n, K, o), as in `Batch`
 
 
 @dataclass(frozen=True, eq=False)
 class _Points:
     x: Tensor  # (K, d), float64, in which edges are decided
     weights: Tensor  # (K,)
-    mean: Tensor  # (K or 1, o) of u
+    mean: Tensor  # (K or 1, o) as in `Batch`, and so are the next two
     std: Tensor
+    counted: Tensor
 
     @staticmethod
-    def of(domain: Domain, outputs: Normalizer, device: torch.device, dtype: torch.dtype) -> _Points:
-        mean, std = (x.reshape(-1, outputs.fields).to(device, dtype) for x in outputs.at(domain.points, domain))
-        return _Points(domain.points.to(device), domain.weights.to(device, dtype), mean, std)
+    def of(
+        domain: Domain, outputs: Normalizer, unit: Tensor, large: Tensor, device: torch.device, dtype: torch.dtype
+    ) -> _Points:
+        mean, std = (x.reshape(-1, outputs.fields) / unit for x in outputs.at(domain.points, domain))
+        counted = torch.where(large, 0.0, mean).to(device, dtype)
+        x, weights = domain.points.to(device), domain.weights.to(device, dtype)
+        return _Points(x, weights, mean.to(device), std.to(device, dtype), counted)
 
     def take(self, nodes: Tensor, weighted: bool) -> _Points:
         """Return the points of draws (G, m), one draw after the other.
@@ -284,23 +304,25 @@ class _Points:
         """
         flat = nodes.reshape(-1)
         weights = lumped(self.x, self.weights, nodes).reshape(-1) if weighted else self.weights[flat]
-        mean, std = (x[flat] if len(x) > 1 else x for x in (self.mean, self.std))
-        return _Points(self.x[flat], weights, mean, std)
+        mean, std, counted = (x[flat] if len(x) > 1 else x for x in (self.mean, self.std, self.counted))
+        return _Points(self.x[flat], weights, mean, std, counted)
 
     def times(self, count: int) -> _Points:
         """Return copies of the points, one after the other."""
-        mean, std = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.mean, self.std))
-        return _Points(self.x.repeat(count, 1), self.weights.repeat(count), mean, std)
+        mean, std, counted = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.mean, self.std, self.counted))
+        return _Points(self.x.repeat(count, 1), self.weights.repeat(count), mean, std, counted)
 
 
 def _joined(parts: list[Batch]) -> Batch:
-    x, a, u = (torch.cat([getattr(part, name) for part in parts]) for name in "xau")
+    x, a, deviation = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "a", "deviation"))
     sizes = tuple(size for part in parts for size in part.sizes)
-    mean, std = (torch.cat([getattr(part, name).expand(len(part.x), -1) for part in parts]) for name in ("mean", "std"))
+    mean, std, counted = (
+        torch.cat([getattr(part, name).expand(len(part.x), -1) for part in parts]) for name in ("mean", "std", "counted")
+    )
     weights = [part.weights for part in parts if part.weights is not None]
     samples = tuple(sample for part in parts for sample in part.samples)
     made_of = [part.graph.made_of for part in parts if part.graph.made_of is not None]
     points, masses = (torch.cat([each[i] for each in made_of]) for i in range(2))
     graph = Graph.batch([part.graph for part in parts]).with_points(points, masses)
     masses_of_all = torch.cat(weights) if weights else None
-    return Batch(graph, x, a, u, mean, std, masses_of_all, sizes, samples, fields=parts[0].fields)
+    return Batch(graph, x, a, deviation, mean, std, counted, masses_of_all, sizes, samples, fields=parts[0].fields)

@@ -233,6 +233,8 @@ def _mixed(x: Tensor) -> Tensor:
 
 def check_draws(choice: Any) -> None:
     """Raise an error unless m and l of a frozen dataclass are whole numbers, at least 1."""
+    if choice.m is True or choice.l is True:
+        raise ValueError(f"{choice}: needed whole numbers of nodes and draws")
     for name in ("m", "l"):
         object.__setattr__(choice, name, operator.index(getattr(choice, name)))
     if choice.m < 1 or choice.l < 1:
@@ -241,7 +243,7 @@ def check_draws(choice: Any) -> None:
 
 def _check_radius(rule: Radius) -> None:
     try:
-        object.__setattr__(rule, "r", float(rule.r))
+        object.__setattr__(rule, "r", math.nan if isinstance(rule.r, bool) else float(rule.r))
     except (TypeError, ValueError):
         raise ValueError(f"{rule}: the radius must be a finite number > 0") from None
     if not (math.isfinite(rule.r) and rule.r > 0):

@@ -33,6 +33,9 @@ SMOOTHING = {"paper": 0.05, "ours": 0.1}
 finest grid would be 0.0093. Of the widths measured, 0.05 comes nearest to its numbers (`gkn reproduce causes`)."""
 
 
+MOST_STEPS = 1000
+
+
 class GKN(Model):
     """Lift, T steps with one kernel, projection:
 
@@ -79,6 +82,8 @@ class GKN(Model):
     ) -> None:
         super().__init__(dim, in_channels, out_channels)
         check_sizes("GKN", dim=dim, out_channels=out_channels, width=width, steps=steps, in_channels=in_channels)
+        if steps > MOST_STEPS:  # no tensor of a stored network says how many there are
+            raise ValueError(f"GKN(steps={steps}): needed at most {MOST_STEPS}")
         self.width, self.kernel, self.steps = width, tuple(kernel), steps
         self.features = chosen_features("GKN", features, in_channels)
         self.sigma, self.last_sigma, self.rho = sigma, last_sigma, rho

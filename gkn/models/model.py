@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,31 @@ class Defaults:
     smoothing: Mapping[str, float] = field(default_factory=dict)
 
 
+@contextmanager
+def at_most(parameters: int) -> Iterator[None]:
+    """Raise a ValueError as soon as a model that is built in this thread has more parameters than that.
+
+    A description of a model may ask for a million layers. They are not built if the file has tensors for three.
+    """
+    thread, counts = threading.get_ident(), {"parameters": 0, "modules": 0}
+    most = {"parameters": parameters, "modules": 10 * parameters + 100}
+
+    def count(what: str) -> None:
+        counts[what] += threading.get_ident() == thread
+        if counts[what] > most[what]:
+            raise ValueError(f"the network it describes has more parameters than the {parameters} that are stored")
+
+    handles = (
+        nn.modules.module.register_module_parameter_registration_hook(lambda *_: count("parameters")),
+        nn.modules.module.register_module_module_registration_hook(lambda *_: count("modules")),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 class Model(nn.Module, ABC):
     """A map from fields a on the nodes of a graph to fields u, normalised both.
 
@@ -79,6 +105,8 @@ class Model(nn.Module, ABC):
 
     def __init__(self, dim: int, in_channels: int, out_channels: int) -> None:
         super().__init__()
+        if type(dim) is not int or not 1 <= dim <= 3:
+            raise ValueError(f"{type(self).__name__}(dim={dim}): needed 1, 2 or 3")
         self.dim, self.in_channels, self.out_channels = dim, in_channels, out_channels
 
     # --- evaluation

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,16 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints in a folder: the last `keep`, and the best."""
+    """The checkpoints in a folder: the last `keep`, and the best.
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
+    runs   digests of the runs whose checkpoints belong here. New checkpoints carry the last one, and those of other runs are
+           not loaded. Empty: checkpoints of any run are loaded.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2, runs: Sequence[str] = ()) -> None:
         if keep < 1:
             raise ValueError(f"Checkpoints(keep={keep}): needed at least 1")
-        self.folder, self.keep = folder, keep
+        self.folder, self.keep, self.runs = folder, keep, tuple(runs)
 
     def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Tensor], best: int | None = None) -> None:
         """Write the checkpoint of a step, then remove what is neither among the last nor the best."""
@@ -50,7 +54,8 @@ class Checkpoints:
         listed: dict[str, Any] = {"file": f"step-{step:08d}-{seal[:12]}.safetensors", "bytes": len(image), "sha256": seal}
         try:
             write(self.folder / listed["file"], image)
-            card = {"schema": SCHEMA, "step": step, "state": dict(state), "tensors": listed}
+            run = {"run": self.runs[-1]} if self.runs else {}
+            card = {"schema": SCHEMA, "step": step, "state": dict(state), "tensors": listed, **run}
             write_sealed_json(self._json(step), card)
         except BaseException:
             self.tidy()
@@ -68,6 +73,8 @@ class Checkpoints:
             raise CorruptFile(
                 f"{path}: schema {found.get('schema')}, but this version of gkn reads schema {SCHEMA}; update gkn"
             )
+        if self.runs and found.get("run") not in self.runs:
+            raise CorruptFile(f"{path}: a checkpoint of another run")
         try:
             listed, state = found["tensors"], dict(found["state"])
             if not _NAME.fullmatch(listed["file"]):

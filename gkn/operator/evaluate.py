@@ -17,9 +17,11 @@ from gkn.graph.rules import Rule
 from gkn.operator.nodes import periods_for
 from gkn.operator.operator import Operator
 from gkn.operator.ways import Exact, How, Test
+from gkn.system.checks import power_of_two
 
 NODES = 2**14  # at a time
 NAMED = 10  # samples in a message
+MUCH = 5.0  # how many times the usual error that relative to the variation must be to be shown beside it
 
 
 @runtime_checkable
@@ -37,11 +39,13 @@ class Errors:
     each       (n,), float64: the mean over the output fields
     by_field   the errors of each output field; a vector is one field
     trivial    the errors of trivial answers on the same samples, by name, if they were asked for
+    of_variation   errors relative to |u - mean of u|, for the fields in which they are much larger
     """
 
     each: Tensor
     by_field: Mapping[str, Tensor] = field(default_factory=dict)
     trivial: Mapping[str, Errors] = field(default_factory=dict)
+    of_variation: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -71,15 +75,33 @@ class Errors:
             f"{self.mean:.4f} (median {self.median:.4f}, spread {self.spread:.4f}, worst {error:.4f} of sample {sample}, "
             f"{len(self.each)} samples)"
         )
-        if len(self.by_field) < 2 and not self.trivial:
+        if len(self.by_field) < 2 and not self.trivial and not self.of_variation:
             return whole
-        wide = max(map(len, (*self.by_field, *(f"  {name}" for name in self.trivial), "field")))
+        table = self.rows(self.trivial)
+        wide = max(len(what) for what, _ in (("field", None), *table))
         rows = [f"{'field':<{wide}} mean    median  worst"]
-        for name in self.by_field:
-            for what, found in {name: self, **{f"  {other}": errors for other, errors in self.trivial.items()}}.items():
-                each = found.by_field[name]
-                rows.append(f"{what:<{wide}} {float(each.mean()):.4f}  {_median(each):.4f}  {float(each.max()):.4f}")
+        for what, each in table:
+            worst = float(torch.where(each.isnan(), 0.0, each).max())
+            rows.append(f"{what:<{wide}} {float(each.nanmean()):.4f}  {float(each.nanquantile(0.5)):.4f}  {worst:.4f}")
         return "\n".join([whole, *rows])
+
+    def rows(self, trivial: Mapping[str, Errors]) -> list[tuple[str, Tensor]]:
+        """Return the rows of a table: each field, its error relative to its variation, and the trivial answers below it."""
+        rows = []
+        for name in self.by_field:
+            for what, found in {name: self, **{f"  {other}": errors for other, errors in trivial.items()}}.items():
+                rows.append((what, found.by_field[name]))
+                if name in found.of_variation:
+                    rows.append(("  relative to its variation", found.of_variation[name]))
+        return rows
+
+    def cautions(self) -> list[str]:
+        """Return a sentence for each field whose mean is so large that the usual error says little."""
+        return [
+            f"the error of {name} is {float(self.by_field[name].mean()):.2g} relative to {name}, but "
+            f"{float(each.nanmean()):.2g} relative to its variation about its mean"
+            for name, each in self.of_variation.items()
+        ]
 
     def json(self) -> dict[str, Any]:
         error, sample = self.worst
@@ -96,6 +118,7 @@ class Errors:
             "samples": len(self.each),
             "each": self.each.tolist(),
             **({"by_field": fields} if len(fields) > 1 else {}),
+            **({"of_variation": {k: float(v.nanmean()) for k, v in self.of_variation.items()}} if self.of_variation else {}),
         }
 
 
@@ -150,16 +173,28 @@ def relative_l2(
         if progress is not None:
             progress(stop, len(dataset))
     found = torch.cat(parts)
-    return errors_of(found, dataset)
+    return errors_of(found, dataset, beside=True)
 
 
-def errors_of(found: Tensor, dataset: Dataset) -> Errors:
-    """Return the errors (n, fields) of all samples of a dataset as `Errors`."""
-    return Errors(found.mean(1), {name: found[:, i] for i, name in enumerate(dataset.output_fields)})
+def errors_of(found: Tensor, dataset: Dataset, beside: bool = False) -> Errors:
+    """Return the errors (n, fields) of all samples of a dataset as `Errors`.
+
+    beside   also compute errors relative to the variation of fields, where they differ much
+    """
+    by_field = {name: found[:, i] for i, name in enumerate(dataset.output_fields)}
+    of_variation = {}
+    for name, errors in by_field.items() if beside else ():
+        ratios = torch.tensor([variation_ratio(dataset, i, name) for i in range(len(dataset))], dtype=torch.float64)
+        if float(ratios.nanmedian()) > MUCH:
+            of_variation[name] = errors * ratios
+    return Errors(found.mean(1), by_field, of_variation=of_variation)
 
 
 class Judge:
-    """Errors of some samples at a time. `fit` uses it to share them among ranks and to stop between them."""
+    """Errors of some samples at a time. `fit` uses it to share them among ranks and to stop between them.
+
+    of_variation   fields whose error is relative to their variation, and not to themselves
+    """
 
     def __init__(
         self,
@@ -170,11 +205,13 @@ class Judge:
         r: float | None = None,
         weighted: bool = True,
         seed: int = 0,
+        of_variation: Sequence[str] = (),
     ) -> None:
         if not len(dataset):
             raise ValueError("relative_l2: this dataset has no samples")
         self.operator, self.dataset, self.how, self.r, self.seed = operator, dataset, how, r, seed
-        self.weighted = weighted
+        self.weighted, self.of_variation = weighted, tuple(of_variation)
+        self._ratios: dict[tuple[int, str], float] = {}
         self._operator = operator if isinstance(operator, Operator) else None
         self._batches: Batches | None = None
         self._step, self._draws = 1, 1
@@ -193,6 +230,7 @@ class Judge:
                 device=like.device,
                 dtype=torch.promote_types(like.dtype, torch.float32),
                 weighted=operator.weighted or weighted,
+                precise=True,
                 periods=periods_for(operator.model, dataset.domain if dataset.one_domain else dataset[0].domain),
             )
             self._batches.draw(seed, 0)
@@ -226,7 +264,10 @@ class Judge:
             weights = batch.weights if self.weighted else None
             assert self._operator is not None
             answer = self._operator.predict(batch)
-            found = relative(answer, batch.u, batch, weights).reshape(len(samples), l, -1).mean(1).cpu()
+            found = relative(answer, batch, batch.mean, weights).reshape(len(samples), l, -1).mean(1).cpu()
+        for k, name in enumerate(self.dataset.output_fields):
+            if name in self.of_variation:
+                found[:, k] *= torch.tensor([self._ratio(i, name) for i in samples], dtype=torch.float64)
         for i, row in zip(samples, found.tolist(), strict=True):
             for name, error in zip(self.dataset.output_fields, row, strict=True):
                 if not math.isfinite(error):
@@ -235,6 +276,13 @@ class Judge:
                         f"all points, or is the prediction not finite?"
                     )
         return found
+
+    def _ratio(self, i: int, name: str) -> float:
+        """Return the norm of a field over that of its variation, computed once; 1 for a sample that does not vary."""
+        if (i, name) not in self._ratios:
+            ratio = variation_ratio(self.dataset, i, name, self.weighted)
+            self._ratios[i, name] = 1.0 if math.isnan(ratio) else ratio
+        return self._ratios[i, name]
 
     def _one(self, i: int, tick: Callable[[int, int], None] | None) -> Tensor:
         sample = self.dataset[i]
@@ -249,11 +297,35 @@ class Judge:
             return self.operator(sample)
         assert isinstance(self.how, How)
         rng = torch.Generator().manual_seed(self.seed)
-        return self._operator(sample, how=self.how, r=self.r, rng=rng, progress=tick)
+        return self._operator(sample, how=self.how, r=self.r, rng=rng, progress=tick, check=False)
 
 
 def relative_errors(found: Tensor, truth: Tensor, weights: Tensor | None, fields: Sequence[tuple[int, int]]) -> Tensor:
     """Return |found - truth| / |truth| of (K, o) for each field, given its columns (first, last + 1): (fields,)."""
-    w = 1.0 if weights is None else weights
-    top, bottom = ((w * x.square()).sum(0) for x in (found - truth, truth))
-    return torch.stack([(top[start:stop].sum() / bottom[start:stop].sum()).sqrt() for start, stop in fields])
+    return torch.stack(
+        [_norm((found - truth)[:, start:stop], weights) / _norm(truth[:, start:stop], weights) for start, stop in fields]
+    )
+
+
+def _norm(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the root of the sum of squares, for values of any size."""
+    unit = power_of_two(values.abs().amax()) if values.numel() else 1.0
+    squares = (values / unit).square()
+    return (squares if weights is None else weights * squares).sum().sqrt() * unit
+
+
+def variation_ratio(dataset: Dataset, i: int, name: str, weighted: bool = True) -> float:
+    """Return `ratio_to_variation` of an output field of one sample."""
+    u = dataset.value(name, i).double()
+    weights = dataset.domain_of(i).weights[:, None] if weighted else torch.ones(len(u), 1, dtype=torch.float64)
+    return ratio_to_variation(u.reshape(len(u), -1), weights)
+
+
+def ratio_to_variation(u: Tensor, weights: Tensor) -> float:
+    """Return |u| / |u - mean of u| of a field (K, c); NaN if it does not vary.
+
+    Times this, an error relative to u is one relative to the variation of u.
+    """
+    variation = float(_norm(u - (weights * u).sum(0) / weights.sum(), weights))
+    whole = float(_norm(u, weights))
+    return whole / variation if variation > 1e-14 * whole else math.nan

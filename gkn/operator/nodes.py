@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -78,11 +80,24 @@ class PointReport:
             self.progress(self.done, self.total)
 
 
+_EVALUATING: WeakKeyDictionary[torch.nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+_TURN = threading.Lock()
+
+
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    was = model.training
-    model.eval()
+    """Put a model into evaluation mode. It leaves that mode with the last of several threads."""
+    with _TURN:
+        count, was = _EVALUATING.get(model, (0, model.training))
+        _EVALUATING[model] = (count + 1, was)
+        if not count:
+            model.eval()
     try:
         yield
     finally:
-        model.train(was)
+        with _TURN:
+            count, was = _EVALUATING.pop(model)
+            if count > 1:
+                _EVALUATING[model] = (count - 1, was)
+            else:
+                model.train(was)

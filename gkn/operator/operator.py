@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import Model, model_from
+from gkn.models.model import at_most
 from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
 from gkn.operator.ways import Exact, How, Part, Spread, together
-from gkn.system.checks import OutsideDomain, check_finite, real_points
+from gkn.system.checks import OutsideDomain, check_finite, check_real, real_points
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
@@ -99,6 +100,7 @@ class Operator:
         rng: torch.Generator | None = None,
         progress: Progress | None = None,
         differentiable: bool = False,
+        check: bool = True,
     ) -> Tensor:
         """Return u at the points `at` (P, d), or at the sample's own: (P, out_channels).
 
@@ -108,8 +110,15 @@ class Operator:
         rng              for the draws of `Support` and `Partition`
         progress         called with (points done, of how many)
         differentiable   record the computation, so that gradients with respect to the sample's fields can be taken
+        check            warn of inputs and points outside of the ranges of the training data
         """
         model = self.model
+        if check and not differentiable and sample.frame is None:
+            given = {} if self.features is None else self.features.given_of(sample.a)
+            found = self.unusual(sample.domain, given, None if at is None else real_points(at))
+            if a is not None and self.features is not None and torch.as_tensor(a).ndim == 2:
+                found += self.unusual(sample.domain, self.features.given_of(torch.as_tensor(a)))
+            self._warn([*dict.fromkeys(found)])
         at = None if at is None else self.frame.points(real_points(at))
         a = None if a is None else torch.as_tensor(a)
         r = None if r is None else r / self.frame.scale
@@ -174,6 +183,8 @@ class Operator:
         from gkn.operator.trivial import trivial_errors
 
         found = relative_l2(self, dataset, how, **options)
+        for text in found.cautions():
+            warnings.warn(text, stacklevel=2)
         return found if train is None else replace(found, trivial=trivial_errors(self, train, dataset))
 
     def plot(self, dataset: Dataset, i: int = 0, path: str | os.PathLike[str] | None = None) -> Any:
@@ -216,6 +227,8 @@ class Operator:
         """
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
+        if not self.frame.is_identity:  # else the call with this sample warns
+            self._warn(self.unusual(domain, given))
         return self.features.sample(domain, given, input_domain)
 
     @property
@@ -235,10 +248,15 @@ class Operator:
         unknown = [] if known is None else [name for name in given if name not in (*known.given, *known.given_fields)]
         if unknown and known is not None:
             raise KeyError(f"the operator has no input {unknown[0]!r}; it needs {', '.join(known.given_fields) or 'none'}")
-        sample = self.sample(domain, input_domain=input_domain, **given)
-        for text in self.unusual(domain, given, None if at is None else torch.as_tensor(at)):
-            warnings.warn(f"{text}; do not trust the answer", stacklevel=2)
-        return self.named(self(sample, at))
+        if self.features is None:
+            raise ValueError("operator.answer: this operator does not know the names of its fields; use gkn.Sample")
+        sample = self.features.sample(domain, given, input_domain)
+        self._warn(self.unusual(domain, given, None if at is None else real_points(at)))
+        return self.named(self(sample, at, check=False))
+
+    def _warn(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            warnings.warn(f"{text}; do not trust the answer", stacklevel=3)
 
     def unusual(self, domain: Domain, given: Mapping[str, Any], at: Tensor | None = None) -> list[str]:
         """Return sentences about inputs, parameters and points outside of the ranges of the training data.
@@ -281,10 +299,10 @@ class Operator:
         return known.sample(sample.domain, dict(zip(known.given, sample.a.T, strict=True)))
 
     def predict(self, batch: Batch) -> Tensor:
-        """Return u on the nodes of a batch."""
+        """Return the deviation of u from its mean on the nodes of a batch, in the units of the batch."""
         with torch.no_grad(), evaluating(self.model):
             found = self.model(batch.graph, batch.x, batch.a, batch.weights if self.weighted else None)
-            out: Tensor = found.to(batch.u.dtype) * batch.std + batch.mean
+            out: Tensor = found.to(batch.deviation.dtype) * batch.std
         return out
 
     # --- storage
@@ -312,7 +330,8 @@ class Operator:
         folder = Path(path)
         card, tensors = read_card(folder)
         try:
-            with torch.device("meta"):  # built without memory: its sizes are then checked against the file
+            stored = sum(name.startswith("model/") for name in tensors)
+            with torch.device("meta"), at_most(stored):  # built without memory: its sizes are then checked against the file
                 model = model_from(card["model"])
             rule = rule_from(card["rule"])
             inputs, outputs = (restore_normalizer(card["normalizers"][name], name, tensors) for name in ("inputs", "outputs"))
@@ -418,6 +437,7 @@ class Operator:
 
     def _encode(self, a: Tensor, x: Tensor, name: str) -> Tensor:
         """Return fields normalised, in the network's type and on its device."""
+        check_real(a, name)
         check_finite(a, name)
         encoded = self.inputs.encode(a, x).to(self.model.like)
         check_finite(encoded, f"{name}, normalised, in {encoded.dtype},")

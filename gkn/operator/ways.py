@@ -151,7 +151,7 @@ def together(parts: list[Part], least: int) -> Iterator[list[Part]]:
 
 
 def _check_nodes(how: Spread | Partition) -> None:
-    object.__setattr__(how, "m", index(how.m))
+    object.__setattr__(how, "m", 0 if isinstance(how.m, bool) else index(how.m))
     if how.m < 1:
         raise ValueError(f"{how}: needed at least one node")
 

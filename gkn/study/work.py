@@ -22,7 +22,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
-from gkn.data.generate import WorkerLost, leave_stopping_to, make_dataset
+from gkn.data.generate import WorkerLost, followed, interrupts_held_back, leave_stopping_to, make_dataset
 from gkn.data.problems import problem_named
 from gkn.data.sample import BadNumbers, Sample
 from gkn.geometry.grid import Grid
@@ -35,7 +35,7 @@ from gkn.operator.ways import How
 from gkn.study.cells import Cell, Data, Training, plain
 from gkn.study.scattered import clouds, scattered
 from gkn.system.checks import has_types
-from gkn.system.files import CorruptFile, canonical, make_folder, write
+from gkn.system.files import CorruptFile, canonical, make_folder, read_regular, write
 from gkn.system.machine import commit, machine, versions
 from gkn.system.randomness import stream
 from gkn.train.fit import fit, products
@@ -84,7 +84,7 @@ class Place:
         if not path.is_file():
             return None
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(read_regular(path))
             whole = found["cell"] == json.loads(canonical(plain(cell))) and _is_complete(found)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
@@ -128,9 +128,12 @@ def fill(cells: Iterable[Cell], place: Place, progress: Progress | None = None, 
 
 
 def _parallel(work: list[tuple[Training, list[Cell], Place]]) -> Iterator[tuple[str, str | None]]:
-    pool = Parallel(n_jobs=work[0][2].jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
+    options = {"return_as": "generator_unordered", "batch_size": 1, "pre_dispatch": "n_jobs", **followed()}
+    pool = Parallel(n_jobs=work[0][2].jobs, **options)
     try:
-        yield from pool(delayed(_try)(*each, parent=os.getpid()) for each in work)
+        with interrupts_held_back():
+            done = pool(delayed(_try)(*each, parent=os.getpid()) for each in work)
+        yield from done
     except BrokenProcessPool as error:
         jobs = work[0][2].jobs
         raise WorkerLost(
@@ -156,7 +159,7 @@ def seeds_of(place: Place) -> list[int]:
     most = 0
     for path in (place.results / "cells").glob("*.json"):
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            most = max(most, int(json.loads(path.read_text())["cell"]["training"]["seed"]))
+            most = max(most, int(json.loads(read_regular(path))["cell"]["training"]["seed"]))
     return [*range(min(most + 1, MOST_SEEDS))]
 
 

@@ -22,10 +22,26 @@ def real(data: Any, name: str, *, differentiable: bool = False) -> Float[Tensor,
     return numbers
 
 
+def check_real(data: Any, name: str) -> None:
+    """Raise an error if an array or tensor is complex or masked: imaginary parts and masks would be lost in a conversion."""
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+        raise ValueError(f"{name} is a masked array, whose masked values would be taken as they are; fill or remove them")
+    kind = getattr(data, "dtype", None)
+    if (isinstance(kind, torch.dtype) and kind.is_complex) or getattr(kind, "kind", "") == "c":
+        raise ValueError(f"{name} must be real, but came as {kind}")
+
+
 def real_points(given: Any) -> Tensor:
     """Return points as a tensor of floating-point numbers; those that are one already keep their type."""
+    check_real(given, "points")
     points = torch.as_tensor(given)
     return points if points.is_floating_point() else points.double()
+
+
+def power_of_two(x: Tensor) -> Tensor:
+    """Return the largest powers of 2 that are at most x; 1 where x is 0. Dividing by them changes no digit."""
+    exponent = torch.frexp(torch.where(x > 0, x.double(), 1.0)).exponent - 1
+    return torch.ldexp(torch.ones_like(x, dtype=torch.float64), exponent)
 
 
 def has_types(entries: Any, kinds: Mapping[str, Any]) -> bool:

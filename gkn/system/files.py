@@ -7,8 +7,11 @@ import json
 import os
 import re
 import secrets
+import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -87,33 +90,118 @@ def make_folder(path: Path) -> None:
 def locked(folder: Path, refuse: Callable[[str], Exception]) -> Iterator[None]:
     """Make a folder if need be and lock it for writing. The lock ends with the process, even if it is killed."""
     make_folder(folder)
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    while (lock := _locked_file(folder / LOCK)) is not None and not _is_still_at(lock, folder / LOCK):
+        os.close(lock)  # another process removed the file after this one had opened it
+    if lock is None:
+        raise refuse(f"{folder}: another process is writing here; wait for it or choose another folder")
     try:
-        try:
-            if fcntl is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise refuse(f"{folder}: another process is writing here; wait for it or choose another folder") from None
         yield
     finally:
         os.close(lock)
 
 
-def difference(there: Any, here: Any) -> str:
-    """Describe the first difference of two JSON values."""
+@contextmanager
+def locked_briefly(folder: Path, wait: float = 60.0) -> Iterator[None]:
+    """Lock a folder as `locked` does, for a short write: wait for others, and leave no lock file behind."""
+    make_folder(folder)
+    path, end = folder / LOCK, time.monotonic() + wait
+    while (lock := _locked_file(path)) is None or not _is_still_at(lock, path):
+        if lock is not None:
+            os.close(lock)  # another process removed the file after this one had opened it
+        if time.monotonic() >= end:
+            raise OSError(f"{folder}: another process has been writing here for {wait:.0f} s; choose another folder")
+        time.sleep(0.002)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows does not remove open files
+            path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _locked_file(path: Path) -> int | None:
+    """Open and lock a file; return its descriptor, or None if another process has the lock."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _is_still_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a file. Folders, pipes and devices are refused: reading them could block or never end."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if max_bytes is not None and size > max_bytes:
+            raise CorruptFile(f"{path}: {size} bytes, but such a file has at most {max_bytes}; it is not ours")
+        return file.read()
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file for reading; refuse folders, pipes and devices."""
+    check_regular(path)
+    descriptor = os.open(
+        path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since it was checked
+        os.close(descriptor)
+        raise CorruptFile(f"{path}: not a regular file")
+    return open(descriptor, "rb")
+
+
+def check_regular(path: Path) -> None:
+    """Raise an error that says what a path is, unless it is a regular file."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
+    except OSError as error:  # a loop of links, a file on the way in place of a folder
+        raise FileNotFoundError(f"{path}: cannot be opened: {error.strerror}") from error
+    if stat.S_ISDIR(mode):
+        raise CorruptFile(f"{path}: a folder; needed a file")
+    if not stat.S_ISREG(mode):
+        raise CorruptFile(f"{path}: a pipe or device; needed a regular file")
+
+
+def difference(there: Any, here: Any, words: Mapping[str, str] | None = None) -> str:
+    """Describe the differences of two JSON values.
+
+    words   what to say of entries whose values mean nothing to people, such as digests; * stands for any index
+    """
 
     def leaves(value: Any, name: str = "") -> dict[str, Any]:
-        if isinstance(value, Mapping):
-            return {k: v for key, inner in value.items() for k, v in leaves(inner, f"{name}.{key}" if name else key).items()}
-        return {name: value}
+        inner = value if isinstance(value, Mapping) else {}
+        if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+            inner = {str(i): each for i, each in enumerate(value)}
+        if not inner:
+            return {name: value}
+        return {k: v for key, each in inner.items() for k, v in leaves(each, f"{name}.{key}" if name else key).items()}
 
     of_there, of_here = leaves(there), leaves(here)
-    keys = [key for key in {**of_there, **of_here} if of_there.get(key) != of_here.get(key)]
-    return ", ".join(f"{key} = {of_there.get(key)} there, {of_here.get(key)} here" for key in keys)
+    found = []
+    for key in {**of_there, **of_here}:
+        theirs, ours = of_there.get(key), of_here.get(key)
+        described = (words or {}).get(re.sub(r"\.\d+(?=\.|$)", ".*", key))
+        if theirs != ours:
+            found.append(described or f"{key} = {theirs} there, {ours} here")
+    return ", ".join(dict.fromkeys(found))
 
 
 def sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -138,10 +226,7 @@ def write_sealed_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed_json(path: Path, max_bytes: int = 64 * 2**20) -> dict[str, Any]:
-    size = path.stat().st_size
-    if size > max_bytes:
-        raise CorruptFile(f"{path}: {size} bytes, but such a file has at most {max_bytes}; it is not ours")
-    data = path.read_bytes()
+    data = read_regular(path, max_bytes)
     try:
         sealed = json.loads(data)
         seal = sealed.pop("sha256")

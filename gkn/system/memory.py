@@ -6,17 +6,32 @@ import ctypes
 import os
 from contextlib import suppress
 from functools import cache
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
+
+
+_ASSUMED: int | None = None
+
+
+def assume_available(memory: int) -> None:
+    """Let `available_memory` return this number for the CPU, in a process whose memory is limited."""
+    global _ASSUMED
+    _ASSUMED = memory
 
 
 def available_memory(device: torch.device | str = "cpu") -> int:
     """Return the bytes available: on the CPU without swapping, on a GPU including torch's cache."""
-    if torch.device(device).type == "cuda":
+    if str(device).startswith("cuda"):
+        import torch
+
         torch.cuda.init()
         stats = torch.cuda.memory_stats_as_nested_dict(device)  # ten times as fast as asking for the two numbers
         kept = sum(stats[name]["all"]["current"] * sign for name, sign in (("reserved_bytes", 1), ("allocated_bytes", -1)))
         return int(torch.cuda.mem_get_info(device)[0] + kept)
+    if _ASSUMED is not None:
+        return _ASSUMED
     with suppress(OSError, StopIteration), open("/proc/meminfo") as file:
         return 1024 * int(next(line for line in file if line.startswith("MemAvailable")).split()[1])
     with suppress(AttributeError, ValueError, OSError):

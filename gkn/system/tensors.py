@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from gkn.system.files import CorruptFile
+from gkn.system.files import CorruptFile, check_regular, read_regular
 
 
 def tensor_image(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:
@@ -23,11 +23,12 @@ def tensor_image(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:
 
 def read_tensors(path: Path, size: Any, sha256: Any) -> dict[str, Tensor]:
     """Read a safetensors file whose length and hash are known. Nothing in it is used unless both agree."""
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{path} is missing; restore it from a copy or make it again")
+    check_regular(path)
     if path.stat().st_size != size:
         raise CorruptFile(f"{path}: {path.stat().st_size} bytes, but it was written with {size}; restore it from a copy")
-    data = path.read_bytes()
+    data = read_regular(path)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise CorruptFile(f"{path}: changed since it was written; restore it from a copy or make it again")
     try:

@@ -56,7 +56,7 @@ def seconds_per_step(setup: Setup, device: str = "cpu") -> float:
         start = _now(device)
         batch = batches.batch(graphs)
         found = model(batch.graph, batch.x, batch.a, batch.weights)
-        terms = loss_terms(recipe.loss, recipe.gradient, found.to(batch.u.dtype), batch)
+        terms = loss_terms(recipe.loss, recipe.gradient, found.to(batch.deviation.dtype), batch)
         if terms.requires_grad:
             terms.sum().backward()
         seconds.append(_now(device) - start)

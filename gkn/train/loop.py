@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gkn.data.normalizer import Normalizer
+from gkn.data.normalizer import LARGE, Normalizer
 from gkn.data.ranges import ranges_of_data
 from gkn.graph.batches import Batches
 from gkn.models import Model
@@ -20,9 +20,10 @@ from gkn.operator.evaluate import Errors, Judge, errors_of
 from gkn.operator.nodes import periods_for
 from gkn.operator.operator import Operator
 from gkn.system.files import CorruptFile
+from gkn.system.stopping import Stopped
 from gkn.train.prefetch import Prefetcher
 from gkn.train.progress import Progress, Report
-from gkn.train.ranks import Stop, Stopped, sum_over_ranks
+from gkn.train.ranks import Stop, sum_over_ranks
 from gkn.train.run_folder import RunFolder
 from gkn.train.setup import Setup
 from gkn.train.step import Step, part_of
@@ -86,7 +87,12 @@ class Trainer:
         self.prefetcher = Prefetcher(sources, recipe, fabric.global_rank, fabric.world_size, self.device)
         self.step = Step(self.model, recipe, symmetries, fabric, stop, options.capture)
         self.progress = Progress(self.prefetcher.steps, recipe.epochs, self.device, fabric.world_size)
-        self.judge = None if setup.validation is None else Judge(self.operator(), setup.validation, setup.how, seed=1)
+        hidden = self._with_large_means()
+        self.judge = (
+            None
+            if setup.validation is None
+            else Judge(self.operator(), setup.validation, setup.how, seed=1, of_variation=hidden)
+        )
         names = [name for name, each in self.model.named_parameters() if each.requires_grad]
         self.watch = Watch(names, ", ".join(setup.features.outputs), fabric.world_size, recipe.loss == "relative")
         self.folder: RunFolder | None = None
@@ -94,6 +100,9 @@ class Trainer:
         self._best: dict[str, Tensor] | None = None  # parameters of the best network, if it was evaluated in this process
         for text in setup.warnings if self.first else ():
             options.warn(text)
+        for name in hidden if self.first else ():
+            much = f"the mean of {name} is over {LARGE:g} standard deviations"
+            options.warn(f"{much}: loss and validation error are relative to its variation")
 
     def operator(self, model: Model | None = None, metrics: list[dict[str, Any]] | None = None) -> Operator:
         """Return the model as it is now, or another one of the same run, as an operator."""
@@ -104,6 +113,12 @@ class Trainer:
         about["ranges"] = self.ranges
         chosen = self.model if model is None else model
         return Operator(chosen, setup.rules[0], self.inputs, self.outputs, setup.weighted, setup.features, about)
+
+    def _with_large_means(self) -> list[str]:
+        """Return the output fields with a mean so large that an error relative to them would say nothing."""
+        first = self.setup.datasets[0]
+        large = self.outputs.large_mean(first, first.outputs).tolist()
+        return [name for name, (start, stop) in first.output_fields.items() if any(large[start:stop])]
 
     # --- the run
 

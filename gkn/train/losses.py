@@ -11,17 +11,17 @@ from gkn.graph.batches import Batch, relative
 
 
 def _mse(found: Tensor, batch: Batch) -> Tensor:
-    wanted = (batch.u - batch.mean) / batch.std
+    wanted = batch.deviation / batch.std
     sizes = torch.tensor(batch.sizes, device=found.device, dtype=found.dtype) if len({*batch.sizes}) > 1 else batch.sizes[0]
     return batch.sums((found - wanted).square()) / (sizes * found.shape[1])
 
 
 def _abs(found: Tensor, batch: Batch) -> Tensor:
-    return batch.sums((found - (batch.u - batch.mean) / batch.std).abs())
+    return batch.sums((found - batch.deviation / batch.std).abs())
 
 
 def _relative(found: Tensor, batch: Batch) -> Tensor:
-    return relative(found * batch.std + batch.mean, batch.u, batch, batch.weights).mean(1)
+    return relative(found * batch.std, batch, batch.counted, batch.weights).mean(1)
 
 
 LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {
@@ -35,12 +35,13 @@ the loss is their mean or, if `mean` is False, their sum."""
 
 def differences(found: Tensor, batch: Batch) -> Tensor:
     """Return the relative error of (u(x) - u(y)) / |x - y| over all edges of each graph, the mean over fields: (G,)."""
-    graph, error = batch.graph, found * batch.std + batch.mean - batch.u
+    graph, error = batch.graph, found * batch.std - batch.deviation
+    u = batch.deviation if len(batch.mean) == 1 else batch.deviation + batch.mean.to(error.dtype)  # up to a constant
     sources = batch.x if graph.images is None else graph.images.points(batch.x)
     length = (batch.x.index_select(0, graph.targets) - sources.index_select(0, graph.src)).square().sum(1)
     inverse = torch.where(length > 0, 1 / length, 0)[:, None]
     sums = []
-    for values in (error, batch.u):
+    for values in (error, u):
         lent = values if graph.images is None else graph.images.lend(values)
         squares = (values.index_select(0, graph.targets) - lent.index_select(0, graph.src)).square() * inverse
         per_node = torch.zeros_like(values).index_add(0, graph.targets, squares)

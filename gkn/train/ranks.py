@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gkn.system.stopping import Stopped
 from gkn.train.recipe import PRECISIONS
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-class Stopped(BaseException):
-    """A signal stopped the run. It is saved, and the same call resumes it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.number = number
 
 
 class Stop:
@@ -76,6 +69,12 @@ def join(device: str, precision: str, timeout: float) -> Fabric:
     return fabric
 
 
+def _leave() -> None:
+    """Leave the group of ranks before Python ends: a group that is still there then may abort a process that was done."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def sum_over_ranks(fabric: Fabric, x: torch.Tensor) -> torch.Tensor:
     """Return the sum of a tensor over all ranks."""
     whole = fabric.all_reduce(x, reduce_op="sum")
@@ -95,5 +94,4 @@ def _meet(backend: str, patience: timedelta) -> None:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     attempted = PrefixStore(f"gkn/{attempt}", store)
     torch.distributed.init_process_group(backend, store=attempted, rank=rank, world_size=world, timeout=patience)
-    if backend == "nccl":
-        atexit.register(torch.distributed.destroy_process_group)
+    atexit.register(_leave)

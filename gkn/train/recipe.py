@@ -90,7 +90,12 @@ class Recipe:
             value = getattr(self, name)
             if value is None and name == "clip":
                 continue
-            if not isinstance(value, int | float) or not low < value <= high or (low == -1 and value < 0):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not low < value <= high
+                or (low == -1 and value < 0)
+            ):
                 raise ValueError(
                     f"Recipe({name}={value!r}): needed a number, {'>= 0' if low == -1 else '> 0'}, at most {high:g}"
                 )

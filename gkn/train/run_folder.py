@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,12 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gkn.operator.card import CARD
+from gkn.operator.card import CARD, RUN, remove_operator
 from gkn.operator.checkpoint import Checkpoint, Checkpoints
 from gkn.operator.operator import Operator
-from gkn.operator.saved import BEST, METRICS, OPERATOR, RUN, START, STEPS
+from gkn.operator.saved import BEST, METRICS, OPERATOR, START, STEPS, configuration, run_digests
 from gkn.system.files import difference, digest, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.system.machine import versions
+
+_WORDS = {
+    "data.*.source": "the training data differ",
+    "data.*.samples": "the training samples are others",
+    "validation.data.source": "the validation data differ",
+    "validation.data.samples": "the validation samples are others",
+    "start": "training goes on from another operator",
+}
+"""What it means if the digests in run.json differ."""
 
 
 class OtherRun(ValueError):
@@ -46,21 +54,23 @@ class RunFolder:
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.path, self.config, self.first, self.world, self.warn = path, dict(config), first, world, warn
-        self.checkpoints, self.save_every = Checkpoints(path / STEPS, keep), save_every
+        self.checkpoints, self.save_every = Checkpoints(path / STEPS, keep, run_digests(config)), save_every
         self._saved = time.monotonic()
         self.continued_at = 0  # epoch at which a run went on that had stopped
 
     def open(self) -> Checkpoint | None:
         """Begin a run in an empty folder, or return the newest checkpoint of the run that is there."""
         path = self.path / RUN
+        said = read_sealed_json(path) if path.exists() else None
+        if said is not None:
+            self.checkpoints.runs = run_digests(said)
         found, wrong = self.checkpoints.newest()
         if self.world > 1:
             self._agree("configuration", digest(self.config))
-        if path.exists():
-            said = read_sealed_json(path)
-            there = {key: value for key, value in said.items() if key not in ("versions", "continued")}
-            if there != self.config:
-                said = self._continue(said, there, 0 if found is None else int(found.state["epoch"]))
+        if said is not None:
+            if configuration(said) != self.config:
+                said = self._continue(said, 0 if found is None else int(found.state["epoch"]))
+            self.checkpoints.runs = run_digests(said)
             self.continued_at = max(said.get("continued", [0]))
         elif self.first:
             others = [each.name for each in sorted(self.path.iterdir()) if not each.name.startswith((".lock", RUN))]
@@ -73,23 +83,24 @@ class RunFolder:
             self._agree("checkpoint", found.step if found else -1)
         return found
 
-    def _continue(self, said: Mapping[str, Any], there: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+    def _continue(self, said: Mapping[str, Any], epoch: int) -> dict[str, Any]:
         """Let a run go on at an epoch if only its length differs: more epochs, another patience. Raise an error otherwise.
 
         Results of the shorter run are removed, so that they are not taken for those of the longer one. Its last network is in
         the checkpoints. Return the new content of run.json.
         """
+        there = configuration(said)
         recipe, before = self.config["recipe"], there.get("recipe", {})
         length = {key: recipe[key] for key in ("epochs", "patience") if key in recipe}
         longer = {**there, "recipe": {**{key: value for key, value in before.items() if key != "patience"}, **length}}
         if longer != self.config or recipe["epochs"] < before.get("epochs", 0):
-            what = difference(dict(there), self.config)
+            what = difference(there, self.config, _WORDS)
             raise OtherRun(f"{self.path} holds another run: {what}; choose another folder, or remove this one")
-        entries = {**self.config, "versions": said["versions"], "continued": [*said.get("continued", []), epoch]}
+        continued = [*said.get("continued", []), epoch]
+        entries = {**self.config, "versions": said["versions"], "continued": continued, "earlier": [*run_digests(said)]}
         if self.first:
             for name in (OPERATOR, BEST):
-                if (self.path / name).is_dir():
-                    shutil.rmtree(self.path / name)
+                remove_operator(self.path / name)
             for left in (self.path / "eval.json", *self.path.glob("report*.html")):
                 left.unlink(missing_ok=True)
             write_sealed_json(self.path / RUN, entries)
@@ -129,7 +140,9 @@ class RunFolder:
         """Save the operator, and before it the best one, if that is another: a run with an operator is finished."""
         if not self.first:
             return
-        if best is not None:
+        if best is None:
+            remove_operator(self.path / BEST)
+        else:
             best.save(self.path / BEST)
         operator.save(self.path / OPERATOR)
 

@@ -19,14 +19,14 @@ from gkn.data.split import Split
 from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS, Defaults, Model, NearFar
+from gkn.operator.card import RUN
 from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator, check_same_radius
-from gkn.operator.saved import RUN
 from gkn.operator.ways import Exact, Sampled, Test
 from gkn.system.files import read_sealed_json
 from gkn.train.recipe import Recipe, changed, recipe_named
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Step:
         """Return a term of the loss for each graph; leave the gradients of their sum, times `share`, in the parameters."""
         with self.fabric.autocast():
             found = self.model(batch.graph, batch.x, batch.a, batch.weights)
-        terms = loss_terms(self.recipe.loss, self.recipe.gradient, found.to(batch.u.dtype), batch)
+        terms = loss_terms(self.recipe.loss, self.recipe.gradient, found.to(batch.deviation.dtype), batch)
         (terms.sum() * share).backward()
         return terms.detach()
 

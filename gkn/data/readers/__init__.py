@@ -4,17 +4,9 @@ No code inside a file is ever run, and no size that a file claims is trusted."""
 
 from __future__ import annotations
 
+from gkn.data.foreign.raw import UnreadableFile
 from gkn.data.readers import cgns, csv, hdf5, mat, mesh, npz, pt, vtu
-from gkn.data.readers.format import (
-    READERS,
-    READING,
-    Content,
-    Nodes,
-    ReadOptions,
-    UnreadableFile,
-    read_file,
-    reader,
-)
+from gkn.data.readers.format import READERS, READING, Content, Nodes, ReadOptions, read_file, reader
 from gkn.data.readers.importing import (
     FileSample,
     import_files,

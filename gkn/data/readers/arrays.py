@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gkn.data.readers.cells import SHAPES, RawMesh, agrees, content_of, grid_or_cloud, numbers, without_constant_axes
-from gkn.data.readers.format import Array, Content, Nodes, ReadOptions, UnreadableFile
+from gkn.data.foreign.raw import SHAPES, Array, RawMesh, UnreadableFile
+from gkn.data.readers.cells import agrees, content_of, grid_or_cloud, numbers, without_constant_axes
+from gkn.data.readers.format import Content, Nodes, ReadOptions
 from gkn.geometry.domain import Domain
 from gkn.geometry.grid import Grid
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gkn.data.readers.format import Array, Content, ReadOptions, UnreadableFile
+from gkn.data.foreign.raw import SHAPES, SIMPLICES, Array, RawMesh, UnreadableFile
+from gkn.data.readers.format import Content, ReadOptions
 from gkn.geometry.cloud import Cloud
 from gkn.geometry.domain import Domain
 from gkn.geometry.grid import Grid
 from gkn.geometry.mesh import Mesh
-
-# Simplices that a cell is cut into, by its corners.
-_SIMPLICES = {
-    "line": [[0, 1]],
-    "triangle": [[0, 1, 2]],
-    "quad": [[0, 1, 2], [0, 2, 3]],
-    "tetra": [[0, 1, 2, 3]],
-    "pyramid": [[0, 1, 2, 4], [0, 2, 3, 4]],
-    "wedge": [[0, 1, 2, 5], [0, 1, 5, 4], [0, 4, 5, 3]],
-    "hexahedron": [[0, 1, 2, 6], [0, 2, 3, 6], [0, 3, 7, 6], [0, 7, 4, 6], [0, 4, 5, 6], [0, 5, 1, 6]],
-}
-_ORDERS = {
-    "line": (2, 3),
-    "triangle": (3, 6, 7),
-    "quad": (4, 8, 9),
-    "tetra": (4, 10),
-    "pyramid": (5, 13),
-    "wedge": (6, 15),
-    "hexahedron": (8, 20, 27),
-}
-SHAPES = {
-    shape if i == 0 else f"{shape}{nodes}": (shape, len(_SIMPLICES[shape][0]) - 1, nodes)
-    for shape, counts in _ORDERS.items()
-    for i, nodes in enumerate(counts)
-}
-"""Cell types by meshio's names: the shape, its dimension, and the number of nodes."""
 
 # VTK's cells with parallel sides number their corners row by row.
 _REORDERED = {"pixel": ("quad", [0, 1, 3, 2]), "voxel": ("hexahedron", [0, 1, 3, 2, 4, 5, 7, 6])}
@@ -60,32 +34,7 @@ _IDS: tuple[str, ...] = (
 _IDS += ("material", "cellentityids", "regionid")
 _IGNORED = ("gmsh:geometrical", "gmsh:dim_tags", "gmsh:bounding_entities")
 MAX_IDS = 32
-
-
-@dataclass
-class RawMesh:
-    """The content of a mesh file before it is interpreted.
-
-    points      (K, 1 to 3)
-    cells       (type, (C, nodes)) by block, lower-dimensional ones included
-    point_data  arrays (K, ...)
-    cell_data   arrays (C, ...), one per block, or None for a block without
-    point_sets  named indices of points
-    cell_sets   named indices of cells, one array per block, or None
-    group_names names of the whole numbers in `cell_data`, by (number, dimension)
-    parameters  named numbers
-    notes       sentences about what was left out
-    """
-
-    points: Array
-    cells: list[tuple[str, Array]]
-    point_data: dict[str, Array] = field(default_factory=dict)
-    cell_data: dict[str, list[Array | None]] = field(default_factory=dict)
-    point_sets: dict[str, Array] = field(default_factory=dict)
-    cell_sets: dict[str, list[Array | None]] = field(default_factory=dict)
-    group_names: dict[tuple[int, int], str] = field(default_factory=dict)
-    parameters: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+_ROUNDING = 1e-12  # of the size of a mesh: what a plane may lose in a file, and less than any surface is inclined by
 
 
 def numbers(path: Path, name: str, array: Array) -> Array:
@@ -167,7 +116,7 @@ def measures(points: Array, kind: str, cells: Array) -> Array:
     """Return the length, area or volume (C,) of each cell, from its corners."""
     shape, dim, _ = SHAPES[kind]
     total = np.zeros(len(cells))
-    for simplex in _SIMPLICES[shape]:
+    for simplex in SIMPLICES[shape]:
         corners = points[cells[:, simplex]]
         edges = corners[:, 1:] - corners[:, :1]
         if edges.shape[1] == edges.shape[2]:
@@ -205,7 +154,7 @@ def without_constant_axes(path: Path, points: Array, top: int, notes: list[str])
         bad = int(np.flatnonzero(~np.isfinite(points).all(axis=1))[0])
         raise UnreadableFile(f"{path}: point {bad} is {points[bad].tolist()}; coordinates must be finite")
     extent = np.ptp(points, 0)
-    varies = extent > 1e-9 * max(float(extent.max()), 1e-300)
+    varies = extent > _ROUNDING * max(float(extent.max()), 1e-300)
     if varies.sum() < max(top, 1):
         axes = "".join("xyz"[i] for i in range(len(varies)) if varies[i]) or "no axis"
         what = f"cells of dimension {top}" if top else "points"
@@ -214,7 +163,8 @@ def without_constant_axes(path: Path, points: Array, top: int, notes: list[str])
         return points, {}
     flat = {i: float(points[0, i]) for i in range(len(varies)) if not varies[i]}
     said = ", ".join(f"{'xyz'[i]} = {at:g}" for i, at in flat.items())
-    notes.append(f"coordinates dropped, because they are the same at all points: {said}")
+    same = "the same" if not extent[[*flat]].any() else f"the same up to {_ROUNDING:g} of the size"
+    notes.append(f"coordinates dropped, because they are {same} at all points: {said}")
     return np.ascontiguousarray(points[:, varies]), flat
 
 
@@ -275,8 +225,23 @@ def mesh_of(path: Path, points: Array, cells: Mapping[str, Array], repair: bool)
     try:
         return Mesh(torch.from_numpy(np.ascontiguousarray(points)), blocks)
     except ValueError as error:
-        hint = " (gkn data import --repair does it)" if "belong to no cell" in str(error) or "flat" in str(error) else ""
-        raise UnreadableFile(f"{path}: {error}{'' if repair else hint}") from error
+        hint = " (gkn data import --repair does it)" if not repair and _can_be_repaired(points, cells) else ""
+        raise UnreadableFile(f"{path}: {error}{hint}") from error
+
+
+def _can_be_repaired(points: Array, cells: Mapping[str, Array]) -> bool:
+    """True if the mesh is one without its points that belong to no cell and its cells of size 0."""
+    solid = {kind: corners[measures(points, kind, corners) > 0] for kind, corners in cells.items()}
+    solid = {kind: corners for kind, corners in solid.items() if len(corners)}
+    if not solid:
+        return False
+    kept = np.unique(np.concatenate([corners.reshape(-1) for corners in solid.values()]))
+    try:
+        blocks: Any = {kind: torch.from_numpy(np.searchsorted(kept, corners)) for kind, corners in solid.items()}
+        Mesh(torch.from_numpy(np.ascontiguousarray(points[kept])), blocks)
+    except ValueError:
+        return False
+    return True
 
 
 def grid_or_cloud(points: Tensor, given: Mapping[str, Tensor]) -> Domain:

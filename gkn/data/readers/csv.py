@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gkn.data.readers.cells import RawMesh, content_of
-from gkn.data.readers.format import Array, Content, ReadOptions, UnreadableFile, reader
+from gkn.data.foreign.raw import Array, RawMesh, UnreadableFile
+from gkn.data.readers.cells import content_of
+from gkn.data.readers.format import Content, ReadOptions, reader
+from gkn.system.files import check_regular
 from gkn.system.hdf5 import check_fits
 
 _PARAVIEW = re.compile(r"(.+):(\d)")
@@ -38,7 +40,8 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> tuple[dict[str, Array],
 
     An empty place in a column of numbers is NaN. Columns with one of the names in `texts` hold words, whatever they look like.
     """
-    check_fits(path, {"text": ((path.stat().st_size,), 16)})
+    check_regular(path)
+    check_fits(path, {"text": ((path.stat().st_size,), 32)})
     with open(path, newline="", encoding="utf-8-sig") as file:
         head = file.readline()
         file.seek(0)

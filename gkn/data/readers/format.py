@@ -1,28 +1,21 @@
-"""Parts shared by all file formats: the registry of readers, their options, and protection against hostile files."""
+"""Parts shared by all file formats: the registry of readers and their options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from numpy.typing import NDArray
 from torch import Tensor
 
+from gkn.data.foreign.raw import Array, UnreadableFile
 from gkn.geometry.domain import Domain
-from gkn.system.files import CorruptFile
-from gkn.system.memory import available_memory
+from gkn.system.files import CorruptFile, check_regular
 
-Array = NDArray[Any]
 Nodes = Literal["vertices", "centres", "left"]
 Field: TypeAlias = "Tensor | list[Tensor]"
 """A field of n samples: (n, K), or (n, K, c) with c components; or n tensors (K_i,) or (K_i, c)."""
-
-
-class UnreadableFile(ValueError):
-    """The file is damaged, hostile, or not of the kind its name says."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,18 +113,16 @@ def reader(*endings: str) -> Callable[[Reader], Reader]:
 
 def read_file(path: Path, options: ReadOptions) -> Content:
     """Read one file. Whatever goes wrong inside a parser becomes an `UnreadableFile` with the name of the file."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    check_regular(path)
     ending = path.suffix.lower()
     if ending not in READERS:
         known = ", ".join(READERS)
         raise UnreadableFile(f"{path}: {ending or 'such'} files are not read; there are {known} (convert meshes to .vtu)")
     try:
-        with _bounded_memory():
-            content = READERS[ending](path, options)
-            n = len(content)
-            names = (str(path),) if n == 1 else tuple(f"{path}, sample {i}" for i in range(n))
-            return content if content.sources else replace(content, sources=names)
+        content = READERS[ending](path, options)
+        n = len(content)
+        names = (str(path),) if n == 1 else tuple(f"{path}, sample {i}" for i in range(n))
+        return content if content.sources else replace(content, sources=names)
     except (UnreadableFile, ImportError):
         raise
     except MemoryError as error:
@@ -140,26 +131,3 @@ def read_file(path: Path, options: ReadOptions) -> Content:
         raise UnreadableFile(str(error)) from error
     except Exception as error:  # parsers of foreign formats raise anything at all on damaged bytes
         raise UnreadableFile(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def _bounded_memory() -> Iterator[None]:
-    """Let a file that unpacks to more than half of the free memory end in a MemoryError, whatever its parser believes.
-
-    Where the system has no such limit, nothing happens.
-    """
-    try:
-        import resource
-
-        with open("/proc/self/statm") as file:
-            used = int(file.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = used + available_memory() // 2
-    resource.setrlimit(resource.RLIMIT_AS, (min([limit, *(x for x in (soft, hard) if x != resource.RLIM_INFINITY)]), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

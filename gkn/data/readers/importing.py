@@ -15,23 +15,16 @@ import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
+from gkn.data.foreign.raw import Array, UnreadableFile
 from gkn.data.groups import component_names
 from gkn.data.readers.csv import read_table
-from gkn.data.readers.format import (
-    READERS,
-    Array,
-    Content,
-    Field,
-    Nodes,
-    ReadOptions,
-    UnreadableFile,
-    read_file,
-)
+from gkn.data.readers.format import READERS, Content, Field, Nodes, ReadOptions, read_file
 from gkn.data.readers.join import in_space, joined
 from gkn.data.readers.report import describe
 from gkn.geometry.cloud import Cloud
 from gkn.geometry.domain import Domain
 from gkn.geometry.mesh import Mesh
+from gkn.system.files import check_regular
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SETS = ("set:", "region:")
@@ -262,7 +255,8 @@ def _is_table(path: Path) -> bool:
 def _tables_beside(files: Sequence[Path]) -> list[Path]:
     """Return the tables in the folders of some files that are not among them."""
     folders = {path.parent for path in files}
-    return sorted(each for folder in folders for each in folder.glob("*.csv") if each not in files and _is_table(each))
+    beside = [each for folder in folders for each in folder.glob("*.csv") if each not in files and each.is_file()]
+    return sorted(each for each in beside if _is_table(each))
 
 
 # --- tables of parameters
@@ -276,8 +270,7 @@ def parameters_of(table: Path, file: Path) -> dict[str, float]:
 
 def _table(path: Path, content: Content) -> tuple[dict[str, Tensor], list[str]]:
     """Return the columns of numbers of a table, in the order of the samples, and the names of the columns of words."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    check_regular(path)
     try:
         columns, words = read_table(path, _NAME_COLUMNS)
     except UnreadableFile:

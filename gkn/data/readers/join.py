@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gkn.data.readers.format import Content, Field, UnreadableFile
+from gkn.data.foreign.raw import UnreadableFile
+from gkn.data.readers.format import Content, Field
 from gkn.geometry.domain import Domain
 
 

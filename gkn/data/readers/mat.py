@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 
+from gkn.data.foreign.process import parsed_arrays
+from gkn.data.foreign.raw import Array, UnreadableFile
 from gkn.data.readers.arrays import on_grid, plain
 from gkn.data.readers.cells import grid_or_cloud, numbers
-from gkn.data.readers.format import Array, Content, ReadOptions, UnreadableFile, reader
-from gkn.data.readers.hdf5 import h5_array
-from gkn.system.hdf5 import check_fits, plain_array
+from gkn.data.readers.format import Content, ReadOptions, reader
 
 FIELDS = {"coeff": "a", "Kcoeff": "a_smooth", "Kcoeff_x": "a_smooth_x", "Kcoeff_y": "a_smooth_y", "sol": "u"}
 GREEN = ("X", "Y", "F", "U")
-_KINDS = ("double", "single", "logical", *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)))
 
 
 @reader(".mat")
 def read_mat(path: Path, options: ReadOptions) -> Content:
-    arrays, skipped = _read_v73(path) if h5py.is_hdf5(path) else _read_v5(path)
+    arrays, skipped = parsed_arrays("mat", path)
     notes = (f"left out, because they are no arrays of numbers: {', '.join(skipped)}",) if skipped else ()
     if "coeff" in arrays:
         found = {ours: numbers(path, theirs, arrays[theirs]) for theirs, ours in FIELDS.items() if theirs in arrays}
@@ -33,46 +31,6 @@ def read_mat(path: Path, options: ReadOptions) -> Content:
         raise UnreadableFile(f"{path}: no arrays of numbers in it")
     content = plain(path, {name: array.reshape(()) if array.size == 1 else array for name, array in arrays.items()}, options)
     return Content(**{**vars(content), "notes": (*content.notes, *notes)})
-
-
-def _read_v73(path: Path) -> tuple[dict[str, Array], list[str]]:
-    """Read a file that is HDF5. MATLAB stores arrays in Fortran order."""
-    with h5py.File(path, "r") as file:
-        names = [name for name in file if not name.startswith("#")]
-        wanted = [
-            name for name in names if not isinstance(file.get(name, getlink=True), h5py.HardLink) or _is_array(file[name])
-        ]
-        stored = {name: plain_array(file, name, path) for name in wanted}
-        check_fits(path, {name: (array.shape, 8) for name, array in stored.items()})
-        arrays = {name: h5_array(path, file, name) for name in stored}
-    return {name: array.transpose(*reversed(range(array.ndim))) for name, array in arrays.items()}, [
-        name for name in names if name not in arrays
-    ]
-
-
-def _is_array(value: object) -> bool:
-    """True for numbers, but not for MATLAB's texts, structures and cells."""
-    if not isinstance(value, h5py.Dataset):
-        return False
-    kind = value.attrs.get("MATLAB_class", b"double")
-    return (kind.decode() if isinstance(kind, bytes) else str(kind)) in _KINDS
-
-
-def _read_v5(path: Path) -> tuple[dict[str, Array], list[str]]:
-    from scipy.io import loadmat, whosmat
-
-    listed = whosmat(path)
-    present = {name: (shape, kind) for name, shape, kind in listed}
-    if len(present) != len(listed):
-        raise UnreadableFile(f"{path}: an array is there twice")
-    skipped = [name for name, (_, kind) in present.items() if kind not in _KINDS]
-    for name in skipped:
-        if name in FIELDS or name in GREEN:
-            raise UnreadableFile(f"{path}: {name} is a MATLAB {present[name][1]}, not an array of numbers")
-    wanted = [name for name in present if name not in skipped]
-    check_fits(path, {name: (present[name][0], 8) for name in wanted})
-    loaded = loadmat(path, variable_names=wanted) if wanted else {}
-    return {name: np.asarray(loaded[name]) for name in wanted}, skipped
 
 
 def _green(path: Path, arrays: dict[str, Array], notes: tuple[str, ...]) -> Content:

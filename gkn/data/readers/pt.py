@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickletools
 import re
 import zipfile
@@ -10,9 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gkn.data.foreign.raw import UnreadableFile
 from gkn.data.readers.arrays import finite_bounds, grid_of, on_grid
 from gkn.data.readers.cells import numbers
-from gkn.data.readers.format import Content, ReadOptions, UnreadableFile, reader
+from gkn.data.readers.format import Content, ReadOptions, reader
+from gkn.system.hdf5 import check_fits
 
 _ALLOWED = re.compile(r"torch\._utils _rebuild_tensor_v2|torch \w+Storage|torch\.storage \w+Storage|collections OrderedDict")
 
@@ -20,14 +23,8 @@ _ALLOWED = re.compile(r"torch\._utils _rebuild_tensor_v2|torch \w+Storage|torch\
 @reader(".pt")
 def read_pt(path: Path, options: ReadOptions) -> Content:
     size = path.stat().st_size
-    # torch stores tensors uncompressed: a file with larger contents than its size is hostile
-    with zipfile.ZipFile(path) as archive:
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-            raise UnreadableFile(f"{path}: compressed entries; torch does not write such files")
-        for name in archive.namelist():
-            if name.endswith(".pkl"):
-                _check_pickle(path, archive.read(name))
-    value = torch.load(path, map_location="cpu", weights_only=True)
+    check_fits(path, {"file": ((size,), 3)})
+    value = torch.load(_checked_copy(path, size), map_location="cpu", weights_only=True)
     tensors = value if isinstance(value, dict) and all(isinstance(each, Tensor) for each in value.values()) else {}
     for name, each in tensors.items():
         if each.numel() * each.element_size() > size:
@@ -73,6 +70,30 @@ def _burgers(path: Path, tensors: dict[str, Tensor], options: ReadOptions) -> Co
         inputs=("u0",),
         notes=(f"u is the last of {found.shape[1]} times; the others are not read",),
     )
+
+
+def _checked_copy(path: Path, size: int) -> io.BytesIO:
+    """Return an archive made of the checked entries of a file.
+
+    torch looks entries up without regard to case, and reads archives by rules of its own: of a copy that is made here, it
+    cannot see anything that was not checked.
+    """
+    copy = io.BytesIO()
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as checked:
+        entries = archive.infolist()
+        # torch stores tensors uncompressed: a file with larger contents than its size is hostile
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > size:
+            raise UnreadableFile(f"{path}: compressed entries; torch does not write such files")
+        names = [entry.filename for entry in entries]
+        if len({name.lower() for name in names}) != len(names):
+            raise UnreadableFile(f"{path}: two entries have the same name; torch does not write such files")
+        for entry in entries:
+            data = archive.read(entry)
+            if entry.filename.lower().endswith(".pkl"):
+                _check_pickle(path, data)
+            checked.writestr(zipfile.ZipInfo(entry.filename), data)
+    copy.seek(0)
+    return copy
 
 
 def _check_pickle(path: Path, data: bytes) -> None:

@@ -16,9 +16,11 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-from gkn.data.readers.cells import RawMesh, content_of
-from gkn.data.readers.format import Array, Content, ReadOptions, UnreadableFile, read_file, reader
+from gkn.data.foreign.raw import Array, RawMesh, UnreadableFile
+from gkn.data.readers.cells import content_of
+from gkn.data.readers.format import Content, ReadOptions, read_file, reader
 from gkn.data.readers.join import joined
+from gkn.system.hdf5 import check_fits
 
 TYPES = {
     1: "vertex",
@@ -52,9 +54,11 @@ _NUMBERS = {
     for sign, kind, code, sizes in (("", "Int", "i", (1, 2, 4, 8)), ("U", "Int", "u", (1, 2, 4, 8)), ("", "Float", "f", (4, 8)))
     for size in sizes
 }
+_LZMA = 2**28  # bytes; files claim how much memory their dictionary needs
+_TEXT, _ELEMENT = 32, 600  # bytes of memory that a character of numbers, and an element of XML with its attributes, may take
 _UNPACK: dict[str, Callable[[bytes, int], bytes]] = {
     "vtkZLibDataCompressor": lambda data, size: zlib.decompressobj().decompress(data, size + 1),
-    "vtkLZMADataCompressor": lambda data, size: lzma.LZMADecompressor().decompress(data, size + 1),
+    "vtkLZMADataCompressor": lambda data, size: lzma.LZMADecompressor(memlimit=_LZMA).decompress(data, size + 1),
 }
 
 
@@ -128,6 +132,7 @@ class _File:
         order = ">" if self.root.get("byte_order") == "BigEndian" else "<"
         dtype = np.dtype(order + _NUMBERS[kind])
         if how == "ascii":
+            check_fits(self.path, {f"the text of {name!r}": ((len(array.text or ""),), _TEXT)})
             values = np.array([*map(float if dtype.kind == "f" else int, (array.text or "").split())], dtype=dtype)
         elif how == "binary":
             values = np.frombuffer(self._block(_base64("".join((array.text or "").split()).encode())), dtype)
@@ -159,6 +164,7 @@ class _File:
             return b""
         length = head.itemsize * (3 + int(count))
         _, size, last, *stored = (int(each) for each in np.frombuffer(take(0, length), head))
+        check_fits(self.path, {"a compressed array": ((int(count), size), 1)})
         data, parts, start = take(length, sum(stored)), [], 0
         for i, length in enumerate(stored):
             whole = last if i == len(stored) - 1 and last else size
@@ -206,6 +212,7 @@ def _open(path: Path) -> _File:
 
 def _parse(path: Path, data: bytes) -> ElementTree.Element:
     """Parse XML without a document type, whose entities could grow without bound or name other files."""
+    check_fits(path, {"text": ((len(data),), 4), "XML elements": ((data.count(b"<"),), _ELEMENT)})
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise UnreadableFile(f"{path}: has a document type, which VTK files do not have")
     return ElementTree.fromstring(data)
@@ -278,7 +285,9 @@ def _merged(path: Path, raws: list[RawMesh]) -> RawMesh:
     data = {name: np.concatenate([raw.point_data[name] for raw in raws]) for name in first.point_data}
     piece = np.repeat(np.arange(len(raws)), [len(raw.points) for raw in raws])
     key = np.concatenate([each.reshape(len(points), -1).astype(np.float64) for each in (points, *data.values())], 1)
-    _, group = np.unique(key + 0.0, axis=0, return_inverse=True)
+    key = np.where(np.isnan(key), np.finfo(np.float64).max, key + 0.0)  # NaN equals NaN here, and -0 equals 0
+    places = len(np.unique(key[:, : points.shape[1]], axis=0))
+    _, group = np.unique(key, axis=0, return_inverse=True)
     group = group.reshape(-1)
     # Equal points inside one piece are kept apart: the file means them to be two.
     _, group = np.unique(np.stack([group, _repeats(group, piece)], 1), axis=0, return_inverse=True)
@@ -289,6 +298,8 @@ def _merged(path: Path, raws: list[RawMesh]) -> RawMesh:
     kept, index = firsts[order], rank[index.reshape(-1)]
     notes = [note for raw in raws for note in raw.notes]
     notes.append(f"{len(raws)} pieces joined; points that pieces share: {len(points) - len(kept)}")
+    if len(kept) > places:
+        notes.append(f"points kept apart, because their data differ from those of another point there: {len(kept) - places}")
     starts = np.cumsum([0, *(len(raw.points) for raw in raws)])
     cells = []
     for start, raw in zip(starts[:-1], raws, strict=True):

@@ -25,6 +25,9 @@ def npz_image(
         geometry |= {f"grid_{name}": array.numpy() for name, array in domain.arrays().items()}
     else:
         geometry |= {name: array.numpy() for name, array in domain.arrays().items()}
+    for name, values in fields.items():
+        if values.dtype.kind not in "fiub":
+            raise ValueError(f"field {name!r} has type {values.dtype}; needed real numbers")
     numbers = {name: np.asarray(float(value)) for name, value in parameters.items()}
     # As many components as points could be taken for samples: an axis in front makes the number of samples 1.
     fields = {name: array[None] if array.shape == (len(domain), len(domain)) else array for name, array in fields.items()}

@@ -24,7 +24,7 @@ from gkn.models import MODELS
 from gkn.models.rivals import FNO, Transformer
 from gkn.study.beyond.tables import NETWORKS, SMALL, Scale
 from gkn.study.work import Place, Progress, count_of, provenance
-from gkn.system.files import canonical, make_folder, write
+from gkn.system.files import canonical, make_folder, read_regular, write
 
 BALLS = {"NearFar": 81, "Multigrid": 36}  # points in a ball: as many as on the grids they are trained on
 INPUTS = 4  # a, a_eps and its gradient
@@ -53,7 +53,7 @@ def known(folder: Path, scale: Scale) -> dict[str, dict[int, dict[str, Any]]]:
     for kind in KINDS:
         for K in scale.points_of_cost:
             path = folder / "cost" / f"{kind}-{K}.json"
-            if path.exists() and (entry := json.loads(path.read_text()))["scale"] == scale.name:
+            if path.exists() and (entry := json.loads(read_regular(path)))["scale"] == scale.name:
                 found.setdefault(kind, {})[K] = entry
     return found
 
@@ -74,7 +74,7 @@ def _last(folder: Path, kind: str, K: int) -> dict[str, Any] | None:
     """Return the entry of the largest smaller number of points."""
     smaller = sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob(f"{kind}-*.json"))
     smaller = [points for points in smaller if points < K]
-    return json.loads((folder / f"{kind}-{smaller[-1]}.json").read_text()) if smaller else None
+    return json.loads(read_regular(folder / f"{kind}-{smaller[-1]}.json")) if smaller else None
 
 
 def _measured(kind: str, K: int, scale: Scale, device: str, before: dict[str, Any] | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gkn.pde import solve_darcy
 from gkn.study.beyond.tables import Scale
 from gkn.study.scattered import scattered
 from gkn.study.work import Place, Progress, provenance
-from gkn.system.files import canonical, make_folder, write
+from gkn.system.files import canonical, make_folder, read_regular, write
 
 FUNCTIONS = 20
 FILE = "solver.json"
@@ -50,7 +50,7 @@ def known(folder: Path, scale: Scale) -> dict[str, Any] | None:
     path = folder / FILE
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(read_regular(path))
     return found if found["scale"] == scale.name else None
 
 

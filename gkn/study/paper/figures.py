@@ -27,7 +27,7 @@ from gkn.study.paper.scale import Scale, entries_of
 from gkn.study.paper.tables import table_named
 from gkn.study.work import Place, make_data, provenance, samples_of, trained
 from gkn.system.checks import has_types
-from gkn.system.files import canonical, digest, make_folder, sha256, write
+from gkn.system.files import canonical, digest, make_folder, read_regular, sha256, write
 from gkn.system.randomness import stream
 
 Numbers = dict[str, Any]
@@ -92,7 +92,7 @@ def key_of(name: str, scale: Scale, place: Place) -> str:
 
 def numbers_of(results: Path, name: str) -> dict[str, Any] | None:
     try:
-        found = json.loads((results / "figures" / f"{name}.json").read_text())
+        found = json.loads(read_regular(results / "figures" / f"{name}.json"))
         texts = dict.fromkeys(("key", "scale", "machine", "device", "commit"), str)
         return dict(found) if has_types(found, {**texts, "numbers": dict}) and found["numbers"] else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

@@ -16,7 +16,7 @@ from gkn.study.paper.scale import Entry, Scale, entries_of
 from gkn.study.paper.tables import CAUSES, CHANGES, TABLES, Table
 from gkn.study.paper.trends import TRENDS
 from gkn.study.work import ELAPSED, Place, seeds_of
-from gkn.system.files import digest
+from gkn.system.files import digest, read_regular
 
 CLOSE = 0.15
 TITLE = "The tables and figures of the Graph Kernel Network paper, by gkn"
@@ -164,7 +164,7 @@ def _elapsed(place: Place, scale: Scale) -> Iterator[str]:
     """Yield how long all calls together took, by recipe and machine."""
     total: dict[tuple[str, str], float] = {}
     try:
-        lines = (place.results / ELAPSED).read_text().splitlines()
+        lines = read_regular(place.results / ELAPSED).decode().splitlines()
         for line in lines:
             one = json.loads(line)
             if one["scale"] == scale.name:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gkn.data.readers.format import UnreadableFile
+from gkn.data.foreign.raw import UnreadableFile
 
 _TYPES = {
     "double": "f8",

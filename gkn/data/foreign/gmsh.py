@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gkn.data.readers.format import UnreadableFile
+from gkn.data.foreign.raw import UnreadableFile
 
 
 def check_order(path: Path) -> None:

@@ -1,0 +1,190 @@
+"""Outputs with a large mean, or in units in which they are very large or very small."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gkn import GKN, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, relative_l2, save
+from gkn.operator.evaluate import relative_errors, variation_ratio
+from tests.test_cli import run
+
+GRID = Grid(9)
+
+
+def functions(n=8, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    a = torch.rand(n, len(GRID), generator=rng, dtype=torch.float64)
+    x, y = GRID.points.T
+    waves = torch.sin(3 * x) * torch.cos(2 * y)
+    return a, (1 + a.mean(1, keepdim=True)) * waves + 0.1 * a
+
+
+def network():
+    torch.manual_seed(0)
+    return GKN(dim=2, width=4, kernel=(4,), steps=1)
+
+
+def trained(u, a, **options):
+    given = {"epochs": 3, "batch": 4, "warn": lambda text: None, "lr": 0.01, **options}
+    return fit(Dataset(GRID, a=a, u=u), network(), Nystrom(0.4, 60), **given)
+
+
+class Constant:
+    """An answer that is the mean of u everywhere: its variation is wrong by 100 percent."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def ready(self, dataset):
+        return dataset
+
+    def __call__(self, sample):
+        return torch.full_like(sample.u, self.value)
+
+
+def test_the_error_of_a_field_with_a_large_mean_is_shown_twice():
+    a, u = functions()
+    found = relative_l2(Constant(1e8), Dataset(GRID, a=a, u=1e8 + u))
+    assert 0 < found.mean < 1e-7
+    wrong = (u - (GRID.weights * u).sum(1, keepdim=True)).square() @ GRID.weights
+    exact = (u.square() @ GRID.weights / wrong).sqrt()
+    assert found.of_variation["u"].tolist() == pytest.approx(exact.tolist(), rel=1e-6)
+    assert "relative to its variation" in str(found)
+    assert found.cautions()[0].startswith("the error of u is")
+    assert found.json()["of_variation"]["u"] > 0.5
+    usual = relative_l2(Constant(0.0), Dataset(GRID, a=a, u=u))
+    assert not usual.of_variation
+    assert "variation" not in str(usual)
+
+
+@pytest.mark.parametrize("rule", ["batched", "one by one"])
+def test_errors_do_not_cancel(rule):
+    """An operator that is wrong by 150 percent of the variation was scored as perfect, because float32 has 7 digits."""
+    a, u = functions()
+    data = Dataset(GRID, a=a, u=1e8 + u)
+    operator = Operator(network(), Radius(0.3), None, Normalizer(torch.tensor([1e8]), torch.tensor([3.0])))
+    with torch.no_grad():
+        for x in operator.model.parameters():
+            x.mul_(0.1)
+    if rule == "one by one":
+        found = torch.stack([relative_errors(operator(s), s.u, s.weights[:, None], [(0, 1)]) for s in data])[:, 0]
+    else:
+        found = relative_l2(operator, data).each
+    exact = []
+    for sample in data:
+        deviation = operator.model.double()(operator.rule.graph(sample.x), sample.x, sample.a.double()) * 3.0
+        error = (deviation.detach() + 1e8 - sample.u)[:, 0]
+        exact.append(math.sqrt(float(error.square() @ sample.weights) / float(sample.u[:, 0].square() @ sample.weights)))
+    operator.model.float()
+    assert found.tolist() == pytest.approx(exact, rel=1e-4)
+    assert operator(data[0]).dtype == torch.float64  # single precision has no digits for the variation
+
+
+def test_training_does_not_see_the_mean():
+    """1e8 + u is learned as u + 64 is: loss and validation error are relative to the variation."""
+    a, u = functions(12)
+    said, curves = [], []
+    for mean in (128.0, 1e8):
+        log = []
+        options = {"validation": Dataset(GRID, a=a[8:], u=mean + u[8:]), "evaluate_every": 1, "warn": said.append}
+        operator = trained(mean + u[:8], a[:8], **options, report=lambda status, log=log: log.append(status.loss))
+        curves.append((log, operator.about["metrics"]["validation"]))
+    assert curves[0][0] == pytest.approx(curves[1][0], rel=1e-3)
+    assert curves[0][1] == pytest.approx(curves[1][1], rel=1e-3)
+    assert curves[1][1] > 0.05
+    words = "the mean of u is over 30 standard deviations: loss and validation error are relative to its variation"
+    assert words in said
+    a, u = functions()
+    quiet = []
+    trained(u, a, warn=quiet.append)
+    assert not [text for text in quiet if "standard deviations" in text]
+
+
+@pytest.mark.parametrize("power", [130, -140])
+def test_units_in_which_single_precision_ends(power):
+    """u beyond 1e38, and below 1e-38: the same bits as in a moderate unit, since a power of 2 changes no digit."""
+    a, u = functions()
+    one, other = trained(u, a), trained(u * 2.0**power, a)
+    assert all(torch.equal(x, y) for x, y in zip(one.model.parameters(), other.model.parameters(), strict=True))
+    sample = Dataset(GRID, a=a, u=u * 2.0**power)[0]
+    answer = other(sample)
+    assert answer.dtype == torch.float64
+    assert torch.isfinite(answer).all()
+    assert float(relative_l2(other, Dataset(GRID, a=a, u=u * 2.0**power)).mean) == pytest.approx(
+        relative_l2(one, Dataset(GRID, a=a, u=u)).mean, rel=1e-12
+    )
+
+
+def test_errors_of_numbers_whose_squares_overflow():
+    truth = torch.full((5, 1), 1e200, dtype=torch.float64)
+    assert float(relative_errors(1.5 * truth, truth, None, [(0, 1)])[0]) == pytest.approx(0.5)
+    assert float(relative_errors(1.5e-300 * truth, 1e-300 * truth, None, [(0, 1)])[0]) == pytest.approx(0.5)
+
+
+def test_a_field_that_does_not_vary_has_no_error_relative_to_its_variation():
+    data = Dataset(GRID, u=torch.full((2, 81), 5.0, dtype=torch.float64), a=torch.zeros(2, 81))
+    assert math.isnan(variation_ratio(data, 0, "u"))
+    found = relative_l2(Constant(5.5), data)
+    assert found.mean == pytest.approx(0.1)
+    assert not found.of_variation
+
+
+@pytest.mark.parametrize("constant", [0.5, 1000.0])
+def test_an_output_that_is_the_same_everywhere(constant):
+    """It has no variation that an error could be relative to."""
+    a, u = functions()
+    data = Dataset(GRID, a=a, u=u, rho=torch.full_like(u, constant), outputs=["u", "rho"])
+    torch.manual_seed(0)
+    model = GKN(dim=2, out_channels=2, width=4, kernel=(4,), steps=1)
+    operator = fit(data, model, Nystrom(0.4, 60), epochs=1, warn=lambda text: None)
+    assert math.isfinite(operator.about["metrics"]["loss"])
+    assert math.isfinite(relative_l2(operator, data).mean)
+
+
+def test_a_sample_that_does_not_vary_in_a_field_that_does():
+    a, u = functions(10)
+    u[9] = 0.0
+    held = Dataset(GRID, a=a[8:], u=101325 + u[8:])
+    operator = trained(101325 + u[:8], a[:8], validation=held)
+    assert math.isfinite(operator.about["metrics"]["validation"])
+    assert "nan" not in str(relative_l2(operator, held))
+
+
+def test_no_error_at_all_beside_trivial_answers():
+    a, u = functions(4)
+    data = Dataset(GRID, a=a, u=1e6 + u)
+
+    class Perfect(Constant):
+        def __call__(self, sample):
+            return sample.u
+
+    found = relative_l2(Perfect(0.0), data)
+    beside = replace(found, trivial={"mean": relative_l2(Constant(1e6), data)})
+    assert "relative to its variation 0.0000" in str(beside)
+
+
+def test_values_whose_squares_overflow_are_named():
+    a, u = functions()
+    with pytest.raises(ValueError, match="the values of u are so large that their squares overflow; use another unit"):
+        trained(1e300 * u, a)
+
+
+def test_the_command_line_warns(tmp_path):
+    a, u = functions(10)
+    Dataset(GRID, a=a, u=101325 + u).save(tmp_path / "data")
+    options = "--model GKN --network width=4 --network kernel=4,4 --epochs 1 --device cpu"
+    said = run("train", tmp_path / "data", "--out", tmp_path / "run", *options.split())
+    assert "the error of u is" in said
+    assert "relative to its variation" in (tmp_path / "run/report.html").read_text()
+    run("eval", tmp_path / "run", tmp_path / "data", "--device", "cpu")
+    assert json.loads((tmp_path / "run/eval.json").read_text())["errors"][0]["of_variation"]["u"] > 0.01
+    save(tmp_path / "in.npz", GRID, {"a": a[0], "u": 101325 + u[0]})
+    said = run("predict", tmp_path / "run", "--input", tmp_path / "in.npz", "--out", tmp_path / "out.npz")
+    assert "relative to its variation" in said
+    answer = np.load(tmp_path / "out.npz")["u"]
+    sample = Dataset.open(tmp_path / "data")[0]
+    assert np.array_equal(answer, load(tmp_path / "run", best=True)(sample).double().numpy()[:, 0])
