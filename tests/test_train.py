@@ -400,6 +400,53 @@ def test_checkpoints_of_another_run_are_not_taken(change, tmp_path, clean):
     same(folder, clean)
 
 
+@pytest.mark.parametrize("name", ["operator", "best"])
+def test_operators_of_another_run_are_not_taken(name, tmp_path, clean):
+    tiny.run(tmp_path / "other", seed=3)
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    shutil.rmtree(folder / name, ignore_errors=True)
+    shutil.copytree(tmp_path / "other/operator", folder / name)
+    with pytest.raises(CorruptFile, match=f"{name}: an operator of another run; remove it and run the command"):
+        load(folder, best=name == "best")
+    shutil.rmtree(folder / name)
+    tiny.run(folder)
+    same(folder, clean)
+
+
+def test_an_unfinished_run_is_not_read_with_the_start_of_another(tmp_path, clean):
+    """Its normalisers would give the answers another scale."""
+    tiny.run(tmp_path / "other", seed=3)
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    for name in ("operator", "start"):
+        shutil.rmtree(folder / name)
+    shutil.copytree(tmp_path / "other/start", folder / "start")
+    with pytest.raises(CorruptFile, match="start: an operator of another run"):
+        load(folder, best=True)
+    tiny.run(folder)
+    same(folder, clean)
+    shutil.rmtree(folder / "operator")
+    assert load(folder, best=True).model.width == load(clean).model.width
+
+
+def test_a_damaged_checkpoint_that_is_skipped_is_named(tmp_path, clean):
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    shutil.rmtree(folder / "operator")
+    last = max(folder.glob("checkpoints/*.json"))
+    last.write_bytes(last.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match="is taken") as caught:
+        load(folder, best=True)
+    said = [str(each.message) for each in caught]
+    assert last.name in said[0]
+    assert said[0].endswith("; the checkpoint before is taken")
+    assert re.fullmatch(r".*step-00000032.json: no such file; the network of step \d+ is taken for the best", said[1])
+    command = f"{sys.executable} -m gkn predict {folder} --best --input nothing.vtu --out {tmp_path / 'a.vtu'}"
+    done = subprocess.run(command.split(), capture_output=True, text=True)
+    assert "the checkpoint before is taken" in " ".join(done.stderr.split())
+
+
 def test_a_longer_run_takes_the_checkpoints_of_the_shorter_one(tmp_path):
     tiny.run(tmp_path, epochs=4)
     said = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,7 +106,12 @@ Best = Annotated[
 def load_chosen(run: Path, best: bool | None, device: str) -> Operator:
     """Load the best or the last network of a run; of one that is unfinished only if the best is asked for."""
     finished = not (run / RUN).exists() or is_finished(run)
-    return load(run, best=finished if best is None else best, device=device)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        operator = load(run, best=finished if best is None else best, device=device)
+    for each in caught:
+        warn(str(each.message))
+    return operator
 
 
 @contextmanager

@@ -70,6 +70,7 @@ class Trainer:
         recipe, datasets = setup.recipe, setup.datasets
         self.setup, self.fabric, self.stop, self.options = setup, fabric, stop, options
         self.first, self.device = fabric.global_rank == 0, fabric.device
+        self.folder: RunFolder | None = None
         if setup.start is None:
             self.inputs = Normalizer.fit(datasets, datasets[0].inputs)
             self.outputs = Normalizer.fit(datasets, datasets[0].outputs, recipe.pointwise, recipe.zero)
@@ -95,7 +96,6 @@ class Trainer:
         )
         names = [name for name, each in self.model.named_parameters() if each.requires_grad]
         self.watch = Watch(names, ", ".join(setup.features.outputs), fabric.world_size, recipe.loss == "relative")
-        self.folder: RunFolder | None = None
         self._warned = False
         self._best: dict[str, Tensor] | None = None  # parameters of the best network, if it was evaluated in this process
         for text in setup.warnings if self.first else ():
@@ -111,6 +111,7 @@ class Trainer:
         data = [repr(each) for each in setup.datasets]
         about = {**self.options.about, "recipe": setup.recipe.entries(), "data": data, "metrics": log[-1] if log else None}
         about["ranges"] = self.ranges
+        about |= {} if self.folder is None else {"run": self.folder.digest}
         chosen = self.model if model is None else model
         return Operator(chosen, setup.rules[0], self.inputs, self.outputs, setup.weighted, setup.features, about)
 

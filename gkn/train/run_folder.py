@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gkn.operator.card import CARD, RUN, remove_operator
+from gkn.operator.card import RUN, remove_operator
 from gkn.operator.checkpoint import Checkpoint, Checkpoints
 from gkn.operator.operator import Operator
-from gkn.operator.saved import BEST, METRICS, OPERATOR, START, STEPS, configuration, run_digests
+from gkn.operator.saved import BEST, METRICS, OPERATOR, START, STEPS, configuration, is_of_run, run_digests
 from gkn.system.files import difference, digest, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.system.machine import versions
 
@@ -57,6 +57,11 @@ class RunFolder:
         self.checkpoints, self.save_every = Checkpoints(path / STEPS, keep, run_digests(config)), save_every
         self._saved = time.monotonic()
         self.continued_at = 0  # epoch at which a run went on that had stopped
+
+    @property
+    def digest(self) -> str:
+        """The digest that checkpoints and operators of this run carry."""
+        return self.checkpoints.runs[-1]
 
     def open(self) -> Checkpoint | None:
         """Begin a run in an empty folder, or return the newest checkpoint of the run that is there."""
@@ -108,7 +113,7 @@ class RunFolder:
 
     def describe(self, operator: Operator) -> None:
         """Save the operator as it is when training begins: with it, checkpoints of an unfinished run can be loaded."""
-        if self.first and not (self.path / START / CARD).is_file():
+        if self.first and not is_of_run(self.path / START, read_sealed_json(self.path / RUN)):
             operator.save(self.path / START)
 
     def begin(self, step: int, metrics: list[dict[str, Any]]) -> None:
