@@ -366,6 +366,7 @@ def test_stopped_and_run_again(sent, code, tmp_path):
 
 def test_workers_leave_stopping_to_their_parent():
     """A worker process ignores Ctrl-C once it has run a task; its parent does not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background of a script start with it ignored
     pool = Parallel(n_jobs=2)
     heard = pool(delayed(hears_ctrl_c)(os.getpid()) for _ in range(4))
     assert heard == [False] * 4

@@ -110,7 +110,8 @@ def test_on_a_dask_cluster(tmp_path):
     command = [sys.executable, "-m", "gkn", "reproduce", *asked, "--out", str(cluster), "--jobs", "2", "--backend", "dask"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    said = [line for line in done.stderr.splitlines() if "Worker process still alive after" not in line]  # on a busy machine
+    assert said == []
     cells = [
         {path.name: json.loads(path.read_text())["error"]["mean"] for path in (f / "cells").iterdir()} for f in (one, cluster)
     ]
