@@ -1,6 +1,7 @@
 """Saves of operators that race with each other and with readers."""
 
 import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,13 @@ from gkn.operator.saved import load
 from gkn.system import files
 from gkn.system.files import write_sealed_json
 from tests import saves
+
+
+def free_port():
+    """Return a port that nobody listens on."""
+    with socket.socket() as here:
+        here.bind(("127.0.0.1", 0))
+        return here.getsockname()[1]
 
 
 def read_until(folder, over, known):
@@ -39,9 +47,11 @@ def test_threads_that_save_into_one_folder_and_read_it(tmp_path):
 
     with ThreadPoolExecutor(6) as pool:
         readers = [pool.submit(read_until, folder, over, seeds) for _ in range(2)]
-        for writer in [pool.submit(save, each) for each in operators]:
-            writer.result()
-        over.set()
+        try:
+            for writer in [pool.submit(save, each) for each in operators]:
+                writer.result()
+        finally:
+            over.set()
         found = [reader.result() for reader in readers]
     assert [wrong for _, wrong in found] == [[], []]
     assert min(count for count, _ in found) > 5
@@ -124,7 +134,7 @@ def test_an_interrupted_first_save_is_said_to_be_one(tmp_path):
 def test_processes_that_save_into_one_folder(processes, rounds, ranks, tmp_path):
     """200 rounds of two processes with operators of their own, 300 of four ranks with the same one; a reader beside."""
     folder, over = tmp_path / "op", threading.Event()
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29631", "WORLD_SIZE": str(processes)} if ranks else {}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)} if ranks else {}
     seeds = [0] * processes if ranks else [*range(processes)]
     saves.operator_of(0).save(folder)
     known = [*seeds, *(seed + 100 for seed in seeds)]
@@ -136,13 +146,15 @@ def test_processes_that_save_into_one_folder(processes, rounds, ranks, tmp_path)
         for process in begun:
             assert process.stdout.readline() == "ready\n"
         reader = pool.submit(read_until, folder, over, known)
-        for _ in range(rounds):
-            for process in begun:
-                process.stdin.write("go\n")
-                process.stdin.flush()
-            assert [process.stdout.readline() for process in begun] == ["saved\n"] * processes
-            load(folder)
-        over.set()
+        try:
+            for _ in range(rounds):
+                for process in begun:
+                    process.stdin.write("go\n")
+                    process.stdin.flush()
+                assert [process.stdout.readline() for process in begun] == ["saved\n"] * processes
+                load(folder)
+        finally:
+            over.set()
         count, wrong = reader.result()
     for process in begun:
         process.communicate(timeout=60)

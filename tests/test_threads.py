@@ -121,6 +121,21 @@ def test_an_operator_gives_all_threads_the_same_bits(name):
     assert answers(pretrained(name), 2) == [0] * THREADS
 
 
+def test_operators_are_loaded_and_models_built_at_once(tmp_path):
+    """What limits the size of a stored network must not be seen by other threads."""
+    Operator(GKN(dim=2, width=4, kernel=(4,)), Radius(0.4)).save(tmp_path / "op")
+
+    def work(number):
+        for _ in range(12):
+            if number % 2:
+                Operator.load(tmp_path / "op")
+            else:
+                GKN(dim=2, width=4, kernel=[4] * 60)  # larger than the stored one
+        return True
+
+    assert all_at_once(work) == [True] * THREADS
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not trust the answer")
 def test_threads_for_longer(tmp_path):

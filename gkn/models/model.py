@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
@@ -23,6 +23,8 @@ MODELS: dict[str, type[Model]] = {}
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, of how many)."""
+CALLS = 100
+"""Calls of torch that building a model may take for each of its tensors; ours take about 5."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +47,22 @@ class Defaults:
     smoothing: Mapping[str, float] = field(default_factory=dict)
 
 
-@contextmanager
-def at_most(parameters: int) -> Iterator[None]:
-    """Raise a ValueError as soon as a model that is built in this thread has more parameters than that.
+class AtMost(TorchFunctionMode):
+    """Raises a ValueError as soon as a model that is built in it needs far more than a number of tensors.
 
-    A description of a model may ask for a million layers. They are not built if the file has tensors for three.
+    A description of a model may ask for a million layers. They are not built if the file has tensors for three. Calls of torch
+    are counted, in this thread only: hooks for new parameters would be those of all threads.
     """
-    thread, counts = threading.get_ident(), {"parameters": 0, "modules": 0}
-    most = {"parameters": parameters, "modules": 10 * parameters + 100}
 
-    def count(what: str) -> None:
-        counts[what] += threading.get_ident() == thread
-        if counts[what] > most[what]:
-            raise ValueError(f"the network it describes has more parameters than the {parameters} that are stored")
+    def __init__(self, tensors: int) -> None:
+        super().__init__()
+        self.tensors, self.left = tensors, 1000 + CALLS * tensors
 
-    handles = (
-        nn.modules.module.register_module_parameter_registration_hook(lambda *_: count("parameters")),
-        nn.modules.module.register_module_module_registration_hook(lambda *_: count("modules")),
-    )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"the network it describes has more parameters than the {self.tensors} that are stored")
+        return func(*args, **(kwargs or {}))
 
 
 class Model(nn.Module, ABC):
