@@ -331,7 +331,7 @@ def test_the_loss_is_the_mean_over_fields_whatever_their_magnitude():
     wanted = batch.deviation / batch.std
     assert loss_terms("relative", 0.1, wanted, batch).abs().max() < 1e-5
     wrong = wanted.clone()
-    wrong[:, :2] = ((1.5 * batch.deviation + 0.5 * batch.mean) / batch.std)[:, :2]  # the displacement is half too large
+    wrong[:, :2] = ((1.5 * batch.deviation + 0.5 * batch.counted) / batch.std)[:, :2]  # the displacement is half too large
     torch.testing.assert_close(loss_terms("relative", 0.0, wrong, batch), torch.full((3,), 0.25, dtype=torch.float64))
 
 

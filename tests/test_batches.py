@@ -44,9 +44,10 @@ def test_a_batch_is_its_graphs_side_by_side(rule, pointwise):
         assert torch.allclose(batch.a[part], inputs.encode(sample.a)[nodes], atol=1e-15)
         wanted = sample.weights if l == 1 else lumped(sample.x, sample.weights, nodes)
         assert torch.equal(batch.weights[part], wanted)
-        mean, std = (x[part] if len(x) > 1 else x for x in (batch.mean, batch.std))
+        std, mean, profile = (x[part] if len(x) > 1 else x for x in (batch.std, batch.counted, batch.profile))
         assert torch.allclose(batch.deviation[part] / std, outputs.encode(sample.u, sample.x)[nodes], atol=1e-13)
         assert torch.allclose((batch.deviation[part] + mean) * outputs.unit, sample.u[nodes], atol=1e-13)
+        assert torch.allclose((profile - mean).std(0, correction=0), torch.zeros(1, dtype=torch.float64), atol=1e-13)
         edges.append(radius_graph(sample.x[nodes], r=0.3))
         start += len(nodes)
     wanted = Graph.batch(edges)
@@ -131,7 +132,7 @@ def test_several_at_once_are_those_one_by_one():
         parts = [[3, 0, 4], [9], [2, 7]]
         for part, found in zip(parts, batches.several(parts), strict=True):
             alone = batches.batch(part)
-            for name in ("x", "a", "deviation", "mean", "std", "counted", "weights"):
+            for name in ("x", "a", "deviation", "std", "counted", "profile", "weights"):
                 assert torch.equal(getattr(found, name), getattr(alone, name))
             assert (found.sizes, found.samples, found.graph.cuts) == (alone.sizes, alone.samples, alone.graph.cuts)
             assert torch.equal(found.graph.ptr, alone.graph.ptr)
@@ -153,7 +154,7 @@ def test_what_is_fixed_is_the_same_in_every_batch(monkeypatch):
     other = batches.batch([1, 4])
     assert one.fixed
     assert other.graph is one.graph
-    assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "weights", "mean", "std"))
+    assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "weights", "std", "counted", "profile"))
     assert batches.batch([2]).graph is not one.graph
     assert not made(functions(), Nystrom(0.3, 20, 2)).batch([0, 1]).fixed
     assert not made(make_dataset(DarcyMesh(size=6, modes=4, vary=True), 2, 0), Radius(0.4)).batch([0, 1]).fixed

@@ -2,14 +2,18 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from gkn import GKN, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, relative_l2, save
-from gkn.operator.evaluate import relative_errors, variation_ratio
+from gkn import GKN, Cloud, Dataset, Grid, Normalizer, Nystrom, Operator, Radius, fit, load, relative_l2, save
+from gkn.data.sample import BadNumbers
+from gkn.graph.batches import Batches
+from gkn.operator.evaluate import ratio_to_variation, relative_errors
+from gkn.train.losses import differences
 from tests.test_cli import run
 
 GRID = Grid(9)
@@ -127,7 +131,8 @@ def test_errors_of_numbers_whose_squares_overflow():
 
 def test_a_field_that_does_not_vary_has_no_error_relative_to_its_variation():
     data = Dataset(GRID, u=torch.full((2, 81), 5.0, dtype=torch.float64), a=torch.zeros(2, 81))
-    assert math.isnan(variation_ratio(data, 0, "u"))
+    assert math.isnan(ratio_to_variation(data[0].u, GRID.weights[:, None]))
+    assert math.isnan(ratio_to_variation(data[0].u, None))
     found = relative_l2(Constant(5.5), data)
     assert found.mean == pytest.approx(0.1)
     assert not found.of_variation
@@ -167,10 +172,78 @@ def test_no_error_at_all_beside_trivial_answers():
     assert "relative to its variation 0.0000" in str(beside)
 
 
-def test_values_whose_squares_overflow_are_named():
+@pytest.mark.parametrize(
+    ("factor", "what"), [(1e300, "large that their squares overflow"), (1e-200, "small that their squares")]
+)
+def test_values_whose_squares_overflow_are_named(factor, what):
     a, u = functions()
-    with pytest.raises(ValueError, match="the values of u are so large that their squares overflow; use another unit"):
-        trained(1e300 * u, a)
+    with pytest.raises(ValueError, match=f"the values of u are so {what}.*; use another unit"):
+        trained(factor * u, a)
+
+
+@pytest.mark.parametrize(("sample", "factor"), [(3, 1e60), (3, 1e-60)])
+def test_samples_of_very_different_sizes_are_named(sample, factor):
+    """The sentence was "If u is 0 on all nodes", of samples that were not."""
+    a, u = functions(8)
+    u[sample] *= factor
+    with pytest.raises(BadNumbers) as raised:
+        trained(u, a)
+    text = str(raised.value)
+    assert re.search(r"u of sample \d is at most \S+, that of sample \d up to \S+: single precision cannot hold both", text)
+    assert f"sample {sample} is at most" in text if factor < 1 else f"sample {sample} up to" in text
+    assert "is 0" not in text
+
+
+def test_a_dataset_in_another_unit_has_large_errors():
+    """The errors are 1e60, and not infinite because u and its mean cancel."""
+    a, u = functions()
+    operator = trained(u, a)
+    found = relative_l2(operator, Dataset(GRID, a=a, u=1e-60 * u))
+    assert 1e58 < found.mean < 1e62
+
+
+def test_differences_do_not_see_the_mean():
+    """Samples with points of their own, in one batch: the loss of differences vanished at a mean of 1e8."""
+    rng = torch.Generator().manual_seed(0)
+    clouds = [Cloud(torch.rand(40, 2, generator=rng, dtype=torch.float64)) for _ in range(4)]
+    terms = []
+    for mean in (0.0, 1e8):
+        data = Dataset(clouds, a=[c.points[:, 0] for c in clouds], u=[mean + 3 * c.points[:, 1] for c in clouds])
+        normalizers = Normalizer.fit(data, data.inputs), Normalizer.fit(data, data.outputs)
+        batch = Batches(data, Radius(0.4), *normalizers, weighted=True).batch([0, 1, 2, 3])
+        terms.append(differences(torch.zeros(len(batch.x), 1), batch))
+    assert terms[0].tolist() == pytest.approx([1.0] * 4, rel=1e-5)
+    assert terms[1].tolist() == pytest.approx([1.0] * 4, rel=1e-5)
+
+
+def test_a_mean_at_every_point_is_part_of_the_differences():
+    """With pointwise normalisation the mean varies: it counts, but not its constant part."""
+    a, u = functions()
+    terms = []
+    for mean in (0.0, 1e8):
+        data = Dataset(GRID, a=a, u=mean + u)
+        normalizers = Normalizer.fit(data, data.inputs), Normalizer.fit(data, data.outputs, pointwise=True)
+        batches = Batches(data, Nystrom(0.4, 30), *normalizers, weighted=True)
+        terms.append(differences(torch.zeros(60, 1), batches.batch([0, 1])))
+    assert torch.allclose(terms[0], terms[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("own_points", [True, False])
+def test_errors_relative_to_the_variation_are_quadratures_or_sums(weighted, own_points):
+    """As the usual errors are: with the same weights, in batches and one by one."""
+    a, u = functions()
+    u = 50 + u + (GRID.boundary * torch.arange(81)) / 81  # varies most where weights are small
+    domain = Cloud(GRID.points, GRID.weights, GRID.boundary)
+    data = Dataset([domain] * 8, a=[*a], u=[*u]) if own_points else Dataset(GRID, a=a, u=u)
+    operator = Operator(network(), Radius(0.3), None, Normalizer(torch.tensor([50.0]), torch.tensor([1.0])))
+    found = relative_l2(operator, data, weighted=weighted)
+    w = GRID.weights if weighted else torch.ones(81, dtype=torch.float64)
+    for i, sample in enumerate(data):
+        error = operator(sample, check=False).double()[:, 0] - u[i]
+        varies = u[i] - (w * u[i]).sum() / w.sum()
+        exact = math.sqrt(float((w * error**2).sum() / (w * varies**2).sum()))
+        assert float(found.of_variation["u"][i]) == pytest.approx(exact, rel=1e-4)
 
 
 def test_the_command_line_warns(tmp_path):

@@ -22,7 +22,7 @@ from gkn.graph.rules import usual_radius
 from gkn.operator.checkpoint import Checkpoints
 from gkn.operator.evaluate import Judge
 from gkn.system import machine
-from gkn.system.files import CorruptFile, write_sealed_json
+from gkn.system.files import CorruptFile, difference, read_sealed_json, write_sealed_json
 from gkn.train.ranks import Stopped
 from gkn.train.recipe import RECIPES, Recipe
 from gkn.train.run_folder import OtherRun, RunFolder
@@ -390,6 +390,15 @@ def test_other_samples_are_named_in_words(tmp_path):
     assert not re.search("[0-9a-f]{64}", str(raised.value))
 
 
+def test_a_part_that_one_side_lacks_is_named_as_a_whole():
+    assert difference({"a": 1}, {"a": 1, "validation": {"every": 1, "inputs": ["a"]}}) == "validation is given here only"
+    assert (
+        difference({"rules": [{"r": 1}, {"r": 2}]}, {"rules": [{"r": 3}]})
+        == "rules.0.r = 1 there, 3 here, rules.1 is given there only"
+    )
+    assert difference({"a": 1}, {"a": None}) == "a = 1 there, None here"
+
+
 @pytest.mark.parametrize("change", [{"recipe_seed": 3}, {"lr": 0.01}, {"epochs": 12}])
 def test_checkpoints_of_another_run_are_not_taken(change, tmp_path, clean):
     """They fit in every shape, so only the digest of the run that they carry tells them apart."""
@@ -406,6 +415,34 @@ def test_checkpoints_of_another_run_are_not_taken(change, tmp_path, clean):
     tiny.run(folder, warn=said.append)
     assert any("a checkpoint of another run; going on from the beginning" in text for text in said)
     same(folder, clean)
+
+
+def test_checkpoints_of_a_run_that_began_with_other_parameters(tmp_path, clean):
+    """The same configuration, but another network was given: it would go on as if it were this one."""
+    other = tiny.run(tmp_path / "other", network_options={"seed": 5})
+    assert not torch.equal(other.model.W.weight, load(clean).model.W.weight)
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    for name in ("operator", "checkpoints"):
+        shutil.rmtree(folder / name)
+    shutil.copytree(tmp_path / "other/checkpoints", folder / "checkpoints")
+    said = []
+    tiny.run(folder, warn=said.append)
+    assert any("a checkpoint of another run; going on from the beginning" in text for text in said)
+
+
+def test_runs_of_versions_without_digests_are_read(tmp_path, clean):
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+    shutil.rmtree(folder / "operator")
+    for path in (folder / "run.json", *folder.glob("checkpoints/*.json"), folder / "start/operator.json"):
+        said = read_sealed_json(path)
+        for part in (said, said.get("about", {})):
+            part.pop("run", None)
+        write_sealed_json(path, {**said, **({"schema": 3} if path.name == "run.json" else {})})
+    assert load(folder, best=True).about["metrics"]["epoch"] == 10
+    with pytest.raises(OtherRun, match="holds another run: it was begun by another version of gkn;"):
+        tiny.run(folder)
 
 
 @pytest.mark.parametrize("name", ["operator", "best"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -111,10 +110,6 @@ class Normalizer:
         for moments in _moments(datasets, names, lambda values: values):
             means.append(float(moments.mean))
             stds.append(float(moments.square / max(moments.count, 1)) ** 0.5)
-            if not math.isfinite(stds[-1]):
-                raise ValueError(
-                    f"the values of {names[len(stds) - 1]} are so large that their squares overflow; use another unit"
-                )
         mean = torch.tensor(means, dtype=torch.float64)
         std = _shared(torch.tensor(stds, dtype=torch.float64), datasets[0], names)
         constant = std <= 1e-12 * mean.abs().clamp_min(1e-300)
@@ -140,19 +135,22 @@ class Normalizer:
         """Multiply the std of the fields that are 0 on the boundary by a function that is 0 there; others are as usual."""
         wall = Wall.around(zero, [domain for each in datasets for domain in each.domains()])
         squares, walls = torch.zeros(len(names), dtype=torch.float64), 0.0
-        vanishes, first = torch.ones(len(names), dtype=torch.bool), -1
+        vanishes, first, largest = torch.ones(len(names), dtype=torch.bool), -1, torch.zeros(len(names), dtype=torch.float64)
         for each in datasets:
             common = wall(each.domain.points, each.domain) if each.one_domain else None
             for i in range(len(each)):
                 domain = each[i].domain
                 here = wall(domain.points, domain) if common is None else common
                 values = torch.stack([each.value(name, i).double() for name in names])
+                largest = torch.maximum(largest, values.abs().amax(1))
                 squares, walls = squares + values.square().sum(1), walls + float(here.square().sum())
                 beyond = values[:, here == 0].abs()
                 if beyond.shape[1]:  # a sample may have no point on the boundary
                     now = beyond.amax(1) <= 1e-6 * values.abs().amax(1)
                     first = each.number(i) if first < 0 and not now.any() else first
                     vanishes &= now
+        for name, size in zip(names, largest.tolist(), strict=True):
+            _check_size(name, size)
         if not vanishes.any():
             raise ValueError(f"zero={zero!r}: {', '.join(names)} of sample {max(first, 0)} is not 0 on the {zero} or beyond")
         std = _shared((squares / max(walls, 1e-300)).sqrt(), datasets[0], names)
@@ -217,6 +215,7 @@ class _Moments:
 
     def __init__(self) -> None:
         self.count, self.mean, self.square = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        self.largest = 0.0
 
     def see(self, values: Tensor) -> None:
         n, m = values.shape[-1], values.mean(-1)
@@ -224,6 +223,7 @@ class _Moments:
         self.square = self.square + (m - self.mean) ** 2 * (self.count * n / (self.count + n))
         self.mean = self.mean + (m - self.mean) * (n / (self.count + n))
         self.count += n
+        self.largest = max(self.largest, float(values.abs().max()))
 
 
 def _moments(datasets: Sequence[Dataset], names: Sequence[str], form: Callable[[Tensor], Tensor]) -> list[_Moments]:
@@ -235,7 +235,16 @@ def _moments(datasets: Sequence[Dataset], names: Sequence[str], form: Callable[[
                 values = dataset.value(name, i).double()
                 check_sample(values[:, None], [name], dataset.label(i))
                 moments.see(form(values))
+    for name, moments in zip(names, found, strict=True):
+        _check_size(name, moments.largest)
     return found
+
+
+def _check_size(name: str, largest: float) -> None:
+    """Raise an error if squares of the values of a field leave the range of double precision."""
+    if largest > 1e150 or 0 < largest < 1e-150:
+        what, ends = ("large", "overflow") if largest > 1 else ("small", "underflow")
+        raise ValueError(f"the values of {name} are so {what} that their squares {ends}; use another unit")
 
 
 def _shown(x: Tensor) -> list[float] | str:

@@ -29,6 +29,7 @@ from gkn.system.files import (
     difference,
     digest,
     locked,
+    no_folder,
     place,
     prepare,
     read_sealed_json,
@@ -110,8 +111,8 @@ class Manifest:
     @staticmethod
     def read(folder: Path) -> Manifest:
         path = folder / MANIFEST
-        if not path.is_file():
-            raise FileNotFoundError(f"{folder}: not a dataset, it has no {MANIFEST}")
+        if not path.exists():
+            raise FileNotFoundError(no_folder(folder, "a dataset") or f"{folder}: not a dataset, it has no {MANIFEST}")
         value = read_sealed_json(path)
         schema = value.pop("schema", None)
         if schema != SCHEMA:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,27 +28,30 @@ class Batch:
     x          (nodes, d) points
     a          (nodes, c) inputs, normalised
     deviation  (nodes, o) outputs minus their mean, in a unit of each field
-    mean, std  (nodes or 1, o) of the outputs, in the same units; the target of the network is deviation / std
-    counted    (nodes or 1, o) the mean where it counts in the relative loss, 0 for fields with a large mean
+    std        (nodes or 1, o) standard deviation, in the same units; the target of the network is deviation / std
+    counted    (nodes or 1, o) the mean, for fields whose relative loss is relative to u; 0 for fields with a large mean
+    profile    (nodes or 1, o) the mean minus that at one node: as it is seen by differences between nodes
     weights    (nodes,) quadrature weights, or None
     sizes      number of nodes of each graph
     samples    number of the sample of each graph, in the data it came from
-    fixed      every batch of as many graphs has this graph and these weights, means and deviations
+    fixed      every batch of as many graphs has this graph and these weights, means and standard deviations
     fields     columns (first, last + 1) of each output field, the components of a vector together; empty: one field
+    u          (nodes, o) outputs with their mean, in the same units, in float64; None for training
     """
 
     graph: Graph
     x: Tensor
     a: Tensor
     deviation: Tensor
-    mean: Tensor
     std: Tensor
     counted: Tensor
+    profile: Tensor
     weights: Tensor | None
     sizes: tuple[int, ...]
     samples: tuple[int, ...]
     fixed: bool = False
     fields: tuple[tuple[int, int], ...] = ()
+    u: Tensor | None = None
 
     def split(self, counts: Sequence[int]) -> list[Batch]:
         """Split into batches of so many graphs each, whose graphs keep what was computed for the whole."""
@@ -56,18 +60,20 @@ class Batch:
         pieces = []
         for i, graph in enumerate(self.graph.split(cuts)):
             some, which = slice(cuts[i], cuts[i + 1]), slice(graphs[i], graphs[i + 1])
-            mean, std, counted = (x[some] if len(x) > 1 else x for x in (self.mean, self.std, self.counted))
-            weights = None if self.weights is None else self.weights[some]
+            std, counted, profile = (x[some] if len(x) > 1 else x for x in (self.std, self.counted, self.profile))
+            weights, u = (None if x is None else x[some] for x in (self.weights, self.u))
             x, a, deviation = self.x[some], self.a[some], self.deviation[some]
             sizes, samples = self.sizes[which], self.samples[which]
-            pieces.append(Batch(graph, x, a, deviation, mean, std, counted, weights, sizes, samples, fields=self.fields))
+            pieces.append(
+                Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, fields=self.fields, u=u)
+            )
         return pieces
 
     def used_by(self, stream: torch.cuda.Stream) -> None:
         """Tell the allocator that another stream uses the batch, so that its memory is not reused before that is done."""
         graph = self.graph
         arrays = (graph.ptr, graph.src, graph.degrees, *graph.by_source, *(graph.made_of or ()))
-        for tensor in (self.x, self.a, self.deviation, self.mean, self.std, self.counted, self.weights, *arrays):
+        for tensor in (self.x, self.a, self.deviation, self.std, self.counted, self.profile, self.weights, self.u, *arrays):
             if tensor is not None:
                 tensor.record_stream(stream)
 
@@ -89,21 +95,14 @@ class Batch:
         return torch.stack([torch.linalg.vector_norm(part) for part in values.split(self.sizes)])
 
 
-def relative(found: Tensor, batch: Batch, mean: Tensor, weights: Tensor | None) -> Tensor:
-    """Return |error| / |u| of each graph and output field of a batch: (G, fields).
+def relative(error: Tensor, truth: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
+    """Return |error| / |truth| of (nodes, o) for each graph and output field of a batch: (G, fields).
 
-    The error is that of the deviation from the mean, which nothing large is added to. Norms are quadratures with the weights
-    (nodes,), or sums without. They are in float64 unless a gradient is computed.
-
-    found   (nodes, o) deviations that were predicted, in the units of the batch
-    mean    the mean that is added to the deviation to give u
+    Norms are quadratures with the weights (nodes,), or sums without.
     """
-    deviation = batch.deviation
-    if not torch.is_grad_enabled():
-        found, deviation, mean = found.double(), deviation.double(), mean.double()
-    w = 1.0 if weights is None else weights.to(deviation.dtype).sqrt()[:, None]
-    pairs = zip(batch.by_field(w * (found - deviation)), batch.by_field(w * (deviation + mean)), strict=True)
-    return torch.stack([batch.norms(error) / batch.norms(truth) for error, truth in pairs], 1)
+    w = 1.0 if weights is None else weights.to(error.dtype).sqrt()[:, None]
+    pairs = zip(batch.by_field(w * error), batch.by_field(w * truth), strict=True)
+    return torch.stack([batch.norms(one) / batch.norms(other) for one, other in pairs], 1)
 
 
 class Batches:
@@ -114,7 +113,7 @@ class Batches:
 
         inputs, outputs   normalisers of a and of u
         weighted          batches carry quadrature weights; those of drawn nodes include all points near them
-        precise           outputs are held in float64, so that a mean can be added to them without loss
+        precise           batches have outputs in float64, with and without their mean
         periods           (d,) periods of the axes along which edges wrap around, inf for the others; None: no axis
     """
 
@@ -148,8 +147,8 @@ class Batches:
         if rule.drawn is not None:  # raises now if some sample has too few points
             sizes = {len(dataset.value(dataset.outputs[0], i)) for i in range(1 if dataset.one_domain else len(dataset))}
             rule.draws(min(sizes), [])
-        fields = len(dataset.inputs) + len(dataset.outputs)
-        needed = len(dataset) * len(dataset[0].domain) * fields * dtype.itemsize
+        per_point = len(dataset.inputs) * dtype.itemsize + len(dataset.outputs) * (16 if precise else dtype.itemsize)
+        needed = len(dataset) * len(dataset[0].domain) * per_point
         self._fits = needed < available_memory(self.device) // 2
         self._together: _Functions | None = None
         self._apart: dict[int, _Functions] = {}
@@ -180,16 +179,16 @@ class Batches:
         of_sample = torch.tensor(samples, device=self.device)
         if self.rule.drawn is None:
             graph, some = self._whole(len(graphs))
-            a, u = functions.a[of_sample], functions.deviation[of_sample]
+            values = functions.take(of_sample)
         else:
             of_draw = torch.tensor([graph % l for graph in graphs], device=self.device)
             nodes = self._nodes[of_sample, of_draw]
             some = points.take(nodes, self.weighted)
             graph = self.rule.graphs_of(points.x[nodes], None, self.periods).with_points(some.x, some.weights)
-            a, u = functions.a[of_sample[:, None], nodes], functions.deviation[of_sample[:, None], nodes]
-        sizes = (a.shape[1],) * len(graphs)
+            values = functions.take((of_sample[:, None], nodes))
+        sizes = (values.a.shape[1],) * len(graphs)
         fixed = self.rule.drawn is None
-        return self._batch(graph, some, (a.flatten(0, 1), u.flatten(0, 1)), sizes, samples, fixed)
+        return self._batch(graph, some, values.flat(), sizes, samples, fixed)
 
     def several(self, parts: Sequence[Sequence[int]]) -> list[Batch]:
         """Make several batches together: for small graphs that takes little longer than one."""
@@ -209,15 +208,16 @@ class Batches:
         self,
         graph: Graph,
         points: _Points,
-        functions: tuple[Tensor, Tensor],
+        functions: _Functions,
         sizes: tuple[int, ...],
         samples: Sequence[int],
         fixed: bool = False,
     ) -> Batch:
         weights, x = points.weights if self.weighted else None, points.x.to(self.dtype)
         numbers = tuple(self._numbers[sample] for sample in samples)
-        mean, std, counted = points.mean, points.std, points.counted
-        return Batch(graph, x, *functions, mean, std, counted, weights, sizes, numbers, fixed, self._fields)
+        std, counted, profile = points.std, points.counted, points.profile
+        a, deviation, u = functions.a, functions.deviation, functions.u
+        return Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, numbers, fixed, self._fields, u)
 
     def _whole(self, count: int) -> tuple[Graph, _Points]:
         """Return `count` copies of the graph of the whole domain, and its points. The graph is cached: all batches share it."""
@@ -236,31 +236,35 @@ class Batches:
         if self._fits:
             self._apart[sample] = functions
         points = self._points_of(sample)
-        a, u = functions.a[0], functions.deviation[0]
+        values = functions.take(0)
         if self.rule.drawn is not None:
             seed, epoch = self._drawn or (0, 0)
-            nodes = self.rule.draws(len(a), [sample], seed=seed, epoch=epoch, device=self.device)[0, draw]
-            points, a, u = points.take(nodes[None], self.weighted), a[nodes], u[nodes]
+            nodes = self.rule.draws(len(points.x), [sample], seed=seed, epoch=epoch, device=self.device)[0, draw]
+            points, values = points.take(nodes[None], self.weighted), values.take(nodes)
         graph = self._graphs.get(sample)
         if graph is None:
             graph = self.rule.wrapped(points.x, periods=self.periods).with_points(points.x, points.weights)
         if self._fits and self.rule.drawn is None:
             self._graphs[sample] = graph
-        return self._batch(graph, points, (a, u), (len(a),), [sample])
+        return self._batch(graph, points, values, (len(values.a),), [sample])
 
     def _load(self, samples: range) -> _Functions:
         """Read, check and normalise samples, and bring them to the device."""
         inputs, outputs = self.normalizers
-        a_all, u_all = [], []
+        a_all, deviations, u_all = [], [], []
         for i in samples:
             sample = self.dataset[i]
             for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
                 check_sample(values, names, self.dataset.label(i))
             a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
-            u_all.append((outputs.deviation(sample.u, sample.x) / self._unit).to(torch.float64 if self.precise else self.dtype))
-            for names, values in ((self.dataset.inputs, a_all[-1]), (self.dataset.outputs, u_all[-1])):
+            deviation = outputs.deviation(sample.u, sample.x) / self._unit
+            deviations.append(deviation if self.precise else deviation.to(self.dtype))
+            if self.precise:
+                u_all.append(sample.u.double() / self._unit)
+            for names, values in ((self.dataset.inputs, a_all[-1]), (self.dataset.outputs, deviations[-1])):
                 check_sample(values, names, self.dataset.label(i), f", normalised, in {self.dtype}")
-        return _Functions(torch.stack(a_all).to(self.device), torch.stack(u_all).to(self.device))
+        u = torch.stack(u_all).to(self.device) if self.precise else None
+        return _Functions(torch.stack(a_all).to(self.device), torch.stack(deviations).to(self.device), u)
 
     def _points_of(self, sample: int) -> _Points:
         key = 0 if self._one_domain else sample
@@ -278,24 +282,34 @@ class Batches:
 class _Functions:
     a: Tensor  # (n, K, c), normalised
     deviation: Tensor  # (n, K, o), as in `Batch`
+    u: Tensor | None  # likewise
+
+    def take(self, where: Any) -> _Functions:
+        """Return the values at some indices."""
+        return _Functions(self.a[where], self.deviation[where], None if self.u is None else self.u[where])
+
+    def flat(self) -> _Functions:
+        """Return the values of all graphs (G, m, ...) one after the other."""
+        u = None if self.u is None else self.u.flatten(0, 1)
+        return _Functions(self.a.flatten(0, 1), self.deviation.flatten(0, 1), u)
 
 
 @dataclass(frozen=True, eq=False)
 class _Points:
     x: Tensor  # (K, d), float64, in which edges are decided
     weights: Tensor  # (K,)
-    mean: Tensor  # (K or 1, o) as in `Batch`, and so are the next two
-    std: Tensor
+    std: Tensor  # (K or 1, o) as in `Batch`, and so are the next two
     counted: Tensor
+    profile: Tensor
 
     @staticmethod
     def of(
         domain: Domain, outputs: Normalizer, unit: Tensor, large: Tensor, device: torch.device, dtype: torch.dtype
     ) -> _Points:
         mean, std = (x.reshape(-1, outputs.fields) / unit for x in outputs.at(domain.points, domain))
-        counted = torch.where(large, 0.0, mean).to(device, dtype)
+        counted = torch.where(large, 0.0, mean)
         x, weights = domain.points.to(device), domain.weights.to(device, dtype)
-        return _Points(x, weights, mean.to(device), std.to(device, dtype), counted)
+        return _Points(x, weights, *(each.to(device, dtype) for each in (std, counted, mean - mean[:1])))
 
     def take(self, nodes: Tensor, weighted: bool) -> _Points:
         """Return the points of draws (G, m), one draw after the other.
@@ -304,25 +318,28 @@ class _Points:
         """
         flat = nodes.reshape(-1)
         weights = lumped(self.x, self.weights, nodes).reshape(-1) if weighted else self.weights[flat]
-        mean, std, counted = (x[flat] if len(x) > 1 else x for x in (self.mean, self.std, self.counted))
-        return _Points(self.x[flat], weights, mean, std, counted)
+        std, counted, profile = (x[flat] if len(x) > 1 else x for x in (self.std, self.counted, self.profile))
+        return _Points(self.x[flat], weights, std, counted, profile)
 
     def times(self, count: int) -> _Points:
         """Return copies of the points, one after the other."""
-        mean, std, counted = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.mean, self.std, self.counted))
-        return _Points(self.x.repeat(count, 1), self.weights.repeat(count), mean, std, counted)
+        std, counted, profile = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.std, self.counted, self.profile))
+        return _Points(self.x.repeat(count, 1), self.weights.repeat(count), std, counted, profile)
 
 
 def _joined(parts: list[Batch]) -> Batch:
     x, a, deviation = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "a", "deviation"))
-    sizes = tuple(size for part in parts for size in part.sizes)
-    mean, std, counted = (
-        torch.cat([getattr(part, name).expand(len(part.x), -1) for part in parts]) for name in ("mean", "std", "counted")
+    std, counted, profile = (
+        torch.cat([getattr(part, name).expand(len(part.x), -1) for part in parts]) for name in ("std", "counted", "profile")
     )
-    weights = [part.weights for part in parts if part.weights is not None]
+    weights, u = (
+        None if getattr(parts[0], name) is None else torch.cat([getattr(part, name) for part in parts])
+        for name in ("weights", "u")
+    )
+    sizes = tuple(size for part in parts for size in part.sizes)
     samples = tuple(sample for part in parts for sample in part.samples)
     made_of = [part.graph.made_of for part in parts if part.graph.made_of is not None]
     points, masses = (torch.cat([each[i] for each in made_of]) for i in range(2))
     graph = Graph.batch([part.graph for part in parts]).with_points(points, masses)
-    masses_of_all = torch.cat(weights) if weights else None
-    return Batch(graph, x, a, deviation, mean, std, counted, masses_of_all, sizes, samples, fields=parts[0].fields)
+    fields = parts[0].fields
+    return Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, fields=fields, u=u)

@@ -19,6 +19,7 @@ from gkn.system.files import (
     canonical,
     digest,
     locked_briefly,
+    no_folder,
     read_sealed_json,
     sha256,
     unfinished,
@@ -131,10 +132,8 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 def what_is_there(folder: Path) -> str:
     """Return a sentence about a folder without an operator."""
-    if not folder.exists():
-        return f"{folder}: no such folder"
     if not folder.is_dir():
-        return f"{folder}: a file; needed the folder of a run or of a saved operator"
+        return no_folder(folder, "a run or of a saved operator")
     others = [path.name for path in folder.iterdir() if path.name != LOCK]
     if any(is_ours(name) for name in others) or unfinished(folder, is_ours):
         return f"{folder}: the operator is incomplete: saving it was interrupted; save it again, or run its training again"

@@ -12,16 +12,17 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.sample import BadNumbers, Sample, check_sample
-from gkn.graph.batches import Batches, relative
+from gkn.graph.batches import Batch, Batches, relative
 from gkn.graph.rules import Rule
 from gkn.operator.nodes import periods_for
 from gkn.operator.operator import Operator
 from gkn.operator.ways import Exact, How, Test
 from gkn.system.checks import power_of_two
 
+LEAST = 1e-14  # of a field: less is rounding and no variation
 NODES = 2**14  # at a time
 NAMED = 10  # samples in a message
-MUCH = 5.0  # how many times the usual error that relative to the variation must be to be shown beside it
+MUCH = 5.0  # errors relative to the variation are shown if they are more than so many times the usual ones
 
 
 @runtime_checkable
@@ -169,24 +170,24 @@ def relative_l2(
     judge = Judge(operator, dataset, how, r=r, weighted=weighted, seed=seed)
     parts = []
     for start, stop in judge.parts():
-        parts.append(judge.errors(range(start, stop)))
+        parts.append(judge.errors_and_ratios(range(start, stop)))
         if progress is not None:
             progress(stop, len(dataset))
-    found = torch.cat(parts)
-    return errors_of(found, dataset, beside=True)
+    found, ratios = (torch.cat(each) for each in zip(*parts, strict=True))
+    return errors_of(found, dataset, ratios)
 
 
-def errors_of(found: Tensor, dataset: Dataset, beside: bool = False) -> Errors:
+def errors_of(found: Tensor, dataset: Dataset, ratios: Tensor | None = None) -> Errors:
     """Return the errors (n, fields) of all samples of a dataset as `Errors`.
 
-    beside   also compute errors relative to the variation of fields, where they differ much
+    ratios   (n, fields) of the errors relative to the variation to these; they are kept for fields where they are large
     """
     by_field = {name: found[:, i] for i, name in enumerate(dataset.output_fields)}
     of_variation = {}
-    for name, errors in by_field.items() if beside else ():
-        ratios = torch.tensor([variation_ratio(dataset, i, name) for i in range(len(dataset))], dtype=torch.float64)
-        if float(ratios.nanmedian()) > MUCH:
-            of_variation[name] = errors * ratios
+    if ratios is not None:
+        for name, ratio in zip(by_field, ratios.T, strict=True):
+            if float(ratio.nanmedian()) > MUCH:
+                of_variation[name] = by_field[name] * ratio
     return Errors(found.mean(1), by_field, of_variation=of_variation)
 
 
@@ -211,7 +212,6 @@ class Judge:
             raise ValueError("relative_l2: this dataset has no samples")
         self.operator, self.dataset, self.how, self.r, self.seed = operator, dataset, how, r, seed
         self.weighted, self.of_variation = weighted, tuple(of_variation)
-        self._ratios: dict[tuple[int, str], float] = {}
         self._operator = operator if isinstance(operator, Operator) else None
         self._batches: Batches | None = None
         self._step, self._draws = 1, 1
@@ -250,24 +250,24 @@ class Judge:
         n = len(self.dataset)
         return [(start, min(start + self._step, n)) for start in range(0, n, self._step)]
 
-    @torch.no_grad()
     def errors(self, samples: range, tick: Callable[[int, int], None] | None = None) -> Tensor:
         """Return the errors (samples, fields) of each output field, in float64.
 
         tick   is called now and then during long evaluations, and may raise
         """
+        found, ratios = self.errors_and_ratios(samples, tick)
+        chosen = torch.tensor([name in self.of_variation for name in self.dataset.output_fields])
+        return torch.where(chosen & ~ratios.isnan(), found * ratios, found)
+
+    @torch.no_grad()
+    def errors_and_ratios(self, samples: range, tick: Callable[[int, int], None] | None = None) -> tuple[Tensor, Tensor]:
+        """Return the errors (samples, fields) relative to u, and |u| / |u - mean of u|, NaN where a field does not vary."""
         if self._batches is None:
-            found = torch.stack([self._one(i, tick) for i in samples])
+            found, ratios = (torch.stack(each) for each in zip(*(self._one(i, tick) for i in samples), strict=True))
         else:
             l = self._draws
-            batch = self._batches.batch([i * l + k for i in samples for k in range(l)])
-            weights = batch.weights if self.weighted else None
-            assert self._operator is not None
-            answer = self._operator.predict(batch)
-            found = relative(answer, batch, batch.mean, weights).reshape(len(samples), l, -1).mean(1).cpu()
-        for k, name in enumerate(self.dataset.output_fields):
-            if name in self.of_variation:
-                found[:, k] *= torch.tensor([self._ratio(i, name) for i in samples], dtype=torch.float64)
+            parts = self._of_batch(self._batches.batch([i * l + k for i in samples for k in range(l)]))
+            found, ratios = (each.reshape(len(samples), l, -1).mean(1).cpu() for each in parts)
         for i, row in zip(samples, found.tolist(), strict=True):
             for name, error in zip(self.dataset.output_fields, row, strict=True):
                 if not math.isfinite(error):
@@ -275,22 +275,29 @@ class Judge:
                         f"the relative error of sample {self.dataset.label(i)}, field {name}, is {error}: is it 0 on "
                         f"all points, or is the prediction not finite?"
                     )
-        return found
+        return found, ratios
 
-    def _ratio(self, i: int, name: str) -> float:
-        """Return the norm of a field over that of its variation, computed once; 1 for a sample that does not vary."""
-        if (i, name) not in self._ratios:
-            ratio = variation_ratio(self.dataset, i, name, self.weighted)
-            self._ratios[i, name] = 1.0 if math.isnan(ratio) else ratio
-        return self._ratios[i, name]
+    def _of_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return errors and ratios (graphs, fields) of a batch, whose graphs all have the same number of nodes."""
+        assert self._operator is not None
+        assert batch.u is not None
+        weights = batch.weights if self.weighted else None
+        error = self._operator.deviation(batch).double() - batch.deviation
+        u = batch.u.reshape(len(batch.sizes), -1, batch.u.shape[1])
+        w = torch.ones_like(u[..., :1]) if weights is None else weights.double().reshape(len(u), -1, 1)
+        variation = (u - (w * u).sum(1, keepdim=True) / w.sum(1, keepdim=True)).flatten(0, 1)
+        varies = relative(variation, batch.u, batch, weights)
+        return relative(error, batch.u, batch, weights), torch.where(varies > LEAST, 1 / varies, math.nan)
 
-    def _one(self, i: int, tick: Callable[[int, int], None] | None) -> Tensor:
+    def _one(self, i: int, tick: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:
         sample = self.dataset[i]
         check_sample(sample.a, self.dataset.inputs, self.dataset.label(i))
         check_sample(sample.u, self.dataset.outputs, self.dataset.label(i))
         found = self._answer(sample, tick).cpu().double()
         weights = sample.weights[:, None] if self.weighted else None
-        return relative_errors(found, sample.u.double(), weights, [*self.dataset.output_fields.values()])
+        u, fields = sample.u.double(), [*self.dataset.output_fields.values()]
+        ratios = [ratio_to_variation(u[:, start:stop], weights) for start, stop in fields]
+        return relative_errors(found, u, weights, fields), torch.tensor(ratios, dtype=torch.float64)
 
     def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:
         if self._operator is None:
@@ -314,18 +321,11 @@ def _norm(values: Tensor, weights: Tensor | None) -> Tensor:
     return (squares if weights is None else weights * squares).sum().sqrt() * unit
 
 
-def variation_ratio(dataset: Dataset, i: int, name: str, weighted: bool = True) -> float:
-    """Return `ratio_to_variation` of an output field of one sample."""
-    u = dataset.value(name, i).double()
-    weights = dataset.domain_of(i).weights[:, None] if weighted else torch.ones(len(u), 1, dtype=torch.float64)
-    return ratio_to_variation(u.reshape(len(u), -1), weights)
-
-
-def ratio_to_variation(u: Tensor, weights: Tensor) -> float:
+def ratio_to_variation(u: Tensor, weights: Tensor | None) -> float:
     """Return |u| / |u - mean of u| of a field (K, c); NaN if it does not vary.
 
     Times this, an error relative to u is one relative to the variation of u.
     """
-    variation = float(_norm(u - (weights * u).sum(0) / weights.sum(), weights))
-    whole = float(_norm(u, weights))
-    return whole / variation if variation > 1e-14 * whole else math.nan
+    mean = u.mean(0) if weights is None else (weights * u).sum(0) / weights.sum()
+    variation, whole = float(_norm(u - mean, weights)), float(_norm(u, weights))
+    return whole / variation if variation > LEAST * whole else math.nan

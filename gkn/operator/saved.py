@@ -17,20 +17,20 @@ from gkn.system.files import CorruptFile, digest, read_sealed_json
 
 METRICS, OPERATOR, BEST, STEPS, START = "metrics.jsonl", "operator", "best", "checkpoints", "start"
 """Names in the folder of a training run."""
-_NOT_CONFIGURED = ("versions", "continued", "earlier")
+_HISTORY = ("versions", "continued", "earlier")
 _WITH_DIGESTS = 4
 """Schema of run.json since which checkpoints and operators of a run carry its digest."""
 
 
 def configuration(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of run.json on which the bits of a run depend."""
-    return {key: value for key, value in said.items() if key not in _NOT_CONFIGURED}
+    """Return the part of run.json that the arguments of a call must agree with for the call to go on with the run."""
+    return {key: value for key, value in said.items() if key not in (*_HISTORY, "parameters")}
 
 
 def run_digests(said: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the digests that checkpoints and operators of a run may carry, given its run.json: those of shorter runs that it
-    continues, and its own."""
-    return (*said.get("earlier", ()), digest(configuration(said)))
+    continues, and its own, which covers the configuration and the parameters that training began with."""
+    return (*said.get("earlier", ()), digest({key: value for key, value in said.items() if key not in _HISTORY}))
 
 
 def is_finished(folder: Path) -> bool:
@@ -54,8 +54,9 @@ def is_of_run(folder: Path, said: Mapping[str, Any]) -> bool:
 
 
 def checkpoints_of(folder: Path) -> Checkpoints:
-    """Return the checkpoints of the run in a folder."""
-    return Checkpoints(folder / STEPS, runs=run_digests(read_sealed_json(folder / RUN)))
+    """Return the checkpoints of the run in a folder. Those of older versions carry no digest."""
+    said = read_sealed_json(folder / RUN)
+    return Checkpoints(folder / STEPS, runs=run_digests(said) if said.get("schema", 0) >= _WITH_DIGESTS else ())
 
 
 def load(

@@ -78,9 +78,20 @@ def unfinished(folder: Path, ours: Callable[[str], bool]) -> list[Path]:
     return [path for path, match in found if match and ours(match["name"])]
 
 
+def no_folder(path: Path, what: str) -> str:
+    """Return a sentence if a path is not a folder, where that of something was needed; else an empty text."""
+    if path.is_dir():
+        return ""
+    found = next(each for each in (path, *path.parents) if each.exists())
+    return f"{path}: no such folder" if found.is_dir() else f"{found}: a file; needed the folder of {what}"
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents, each synced like the files that will be in it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    found = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not found.is_dir():
+        raise FileExistsError(f"{found}: a file, where a folder is needed; choose another name")
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         sync(folder.parent)
@@ -182,22 +193,25 @@ def difference(there: Any, here: Any, words: Mapping[str, str] | None = None) ->
     words   what to say of entries whose values mean nothing to people, such as digests; * stands for any index
     """
 
-    def leaves(value: Any, name: str = "") -> dict[str, Any]:
-        inner = value if isinstance(value, Mapping) else {}
-        if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-            inner = {str(i): each for i, each in enumerate(value)}
-        if not inner:
-            return {name: value}
-        return {k: v for key, each in inner.items() for k, v in leaves(each, f"{name}.{key}" if name else key).items()}
+    known = words or {}
 
-    of_there, of_here = leaves(there), leaves(here)
-    found = []
-    for key in {**of_there, **of_here}:
-        theirs, ours = of_there.get(key), of_here.get(key)
-        described = (words or {}).get(re.sub(r"\.\d+(?=\.|$)", ".*", key))
-        if theirs != ours:
-            found.append(described or f"{key} = {theirs} there, {ours} here")
-    return ", ".join(dict.fromkeys(found))
+    def entries(value: Any) -> dict[str, Any]:
+        if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+            return {str(i): each for i, each in enumerate(value)}
+        return dict(value) if isinstance(value, Mapping) else {}
+
+    def compared(theirs: Any, ours: Any, name: str = "") -> Iterator[str]:
+        described = known.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
+        inside, outside = entries(theirs), entries(ours)
+        if inside and outside:
+            for key in {**inside, **outside}:
+                yield from compared(inside.get(key), outside.get(key), f"{name}.{key}" if name else key)
+        elif theirs != ours:
+            only = f"{name} is given {'here' if theirs is None else 'there'} only"
+            missing = (theirs is None or ours is None) and (inside or outside)
+            yield described or (only if missing else f"{name} = {theirs} there, {ours} here")
+
+    return ", ".join(dict.fromkeys(compared(there, here)))
 
 
 def sha256(path: Path) -> str:

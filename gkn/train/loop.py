@@ -25,7 +25,7 @@ from gkn.train.prefetch import Prefetcher
 from gkn.train.progress import Progress, Report
 from gkn.train.ranks import Stop, sum_over_ranks
 from gkn.train.run_folder import RunFolder
-from gkn.train.setup import Setup
+from gkn.train.setup import Setup, digest_of
 from gkn.train.step import Step, part_of
 from gkn.train.symmetries import Symmetries
 from gkn.train.watch import Watch
@@ -95,7 +95,7 @@ class Trainer:
             else Judge(self.operator(), setup.validation, setup.how, seed=1, of_variation=hidden)
         )
         names = [name for name, each in self.model.named_parameters() if each.requires_grad]
-        self.watch = Watch(names, ", ".join(setup.features.outputs), fabric.world_size, recipe.loss == "relative")
+        self.watch = Watch(names, ", ".join(setup.features.outputs), fabric.world_size, recipe.loss == "relative", datasets)
         self._warned = False
         self._best: dict[str, Tensor] | None = None  # parameters of the best network, if it was evaluated in this process
         for text in setup.warnings if self.first else ():
@@ -127,7 +127,7 @@ class Trainer:
         """Begin in a folder, or go on with the run that is there."""
         self.folder = folder
         self.watch.keep_checkpoints()
-        found = folder.open()
+        found = folder.open(digest_of(self.model))
         if found is not None:
             self._restore(found)
         self.progress.patient_since = folder.continued_at

@@ -21,7 +21,8 @@ def _abs(found: Tensor, batch: Batch) -> Tensor:
 
 
 def _relative(found: Tensor, batch: Batch) -> Tensor:
-    return relative(found * batch.std, batch, batch.counted, batch.weights).mean(1)
+    error, truth = found * batch.std - batch.deviation, batch.deviation + batch.counted
+    return relative(error, truth, batch, batch.weights).mean(1)
 
 
 LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {
@@ -36,7 +37,7 @@ the loss is their mean or, if `mean` is False, their sum."""
 def differences(found: Tensor, batch: Batch) -> Tensor:
     """Return the relative error of (u(x) - u(y)) / |x - y| over all edges of each graph, the mean over fields: (G,)."""
     graph, error = batch.graph, found * batch.std - batch.deviation
-    u = batch.deviation if len(batch.mean) == 1 else batch.deviation + batch.mean.to(error.dtype)  # up to a constant
+    u = batch.deviation + batch.profile  # minus a constant, which differences do not see
     sources = batch.x if graph.images is None else graph.images.points(batch.x)
     length = (batch.x.index_select(0, graph.targets) - sources.index_select(0, graph.src)).square().sum(1)
     inverse = torch.where(length > 0, 1 / length, 0)[:, None]

@@ -19,13 +19,14 @@ from gkn.system.files import difference, digest, read_sealed_json, unfinished, w
 from gkn.system.machine import versions
 
 _WORDS = {
+    "schema": "it was begun by another version of gkn",
     "data.*.source": "the training data differ",
     "data.*.samples": "the training samples are others",
     "validation.data.source": "the validation data differ",
     "validation.data.samples": "the validation samples are others",
     "start": "training goes on from another operator",
 }
-"""What it means if the digests in run.json differ."""
+"""Sentences in place of entries of run.json that say nothing to people."""
 
 
 class OtherRun(ValueError):
@@ -63,8 +64,11 @@ class RunFolder:
         """The digest that checkpoints and operators of this run carry."""
         return self.checkpoints.runs[-1]
 
-    def open(self) -> Checkpoint | None:
-        """Begin a run in an empty folder, or return the newest checkpoint of the run that is there."""
+    def open(self, parameters: str) -> Checkpoint | None:
+        """Begin a run in an empty folder, or return the newest checkpoint of the run that is there.
+
+        parameters   a digest of those that a new run begins with
+        """
         path = self.path / RUN
         said = read_sealed_json(path) if path.exists() else None
         if said is not None:
@@ -81,7 +85,9 @@ class RunFolder:
             others = [each.name for each in sorted(self.path.iterdir()) if not each.name.startswith((".lock", RUN))]
             if others:
                 raise OtherRun(f"{self.path} is not empty and holds no run ({', '.join(others[:3])}); choose another folder")
-            write_sealed_json(path, {**self.config, "versions": versions()})
+            entries = {**self.config, "versions": versions(), "parameters": parameters}
+            write_sealed_json(path, entries)
+            self.checkpoints.runs = run_digests(entries)
         for text in wrong:
             self.warn(f"{text}; going on from {'the checkpoint before' if found else 'the beginning'}")
         if self.world > 1:
@@ -102,7 +108,8 @@ class RunFolder:
             what = difference(there, self.config, _WORDS)
             raise OtherRun(f"{self.path} holds another run: {what}; choose another folder, or remove this one")
         continued = [*said.get("continued", []), epoch]
-        entries = {**self.config, "versions": said["versions"], "continued": continued, "earlier": [*run_digests(said)]}
+        kept = {name: said[name] for name in ("versions", "parameters") if name in said}
+        entries = {**self.config, **kept, "continued": continued, "earlier": [*run_digests(said)]}
         if self.first:
             for name in (OPERATOR, BEST):
                 remove_operator(self.path / name)

@@ -106,7 +106,7 @@ class Setup:
             "weighted": self.weighted,
             "features": self.features.json(),
             "recipe": self.recipe.entries(),
-            **({} if self.start is None else {"start": _digest_of(self.start)}),
+            **({} if self.start is None else {"start": digest_of(self.start.model)}),
         }
 
 
@@ -271,9 +271,9 @@ def _about_graph(rule: Rule, x: Tensor, sample: str, frame: Frame | None) -> lis
     return []
 
 
-def _digest_of(operator: Operator) -> str:
-    """Return a digest of the parameters of an operator."""
-    tensors = {name: x.detach().cpu().contiguous() for name, x in operator.model.state_dict().items()}
+def digest_of(model: Model) -> str:
+    """Return a digest of the parameters of a model."""
+    tensors = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
     return hashlib.sha256(b"".join(name.encode() + x.numpy().tobytes() for name, x in sorted(tensors.items()))).hexdigest()
 
 

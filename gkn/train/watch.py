@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gkn.data.dataset import Dataset
 from gkn.data.sample import BadNumbers
+
+SPAN = 1e-15
+"""Ratio of the smallest to the largest sample that single precision can hold with their squares."""
 
 
 class Watch:
@@ -19,10 +23,13 @@ class Watch:
     outputs    of the fields that are learned
     world      number of ranks
     relative   the loss is a relative one
+    datasets   what is learned from, to name samples without a relative error
     """
 
-    def __init__(self, names: Sequence[str], outputs: str, world: int, relative: bool) -> None:
-        self.names, self.outputs, self.world, self.relative = names, outputs, world, relative
+    def __init__(
+        self, names: Sequence[str], outputs: str, world: int, relative: bool, datasets: Sequence[Dataset] = ()
+    ) -> None:
+        self.names, self.outputs, self.world, self.relative, self.datasets = names, outputs, world, relative, datasets
         self.loss, self.stopping = math.nan, False
         self._waiting: tuple[Tensor, torch.cuda.Event | None, tuple[int, ...], int] | None = None
         self._has_checkpoints = False
@@ -90,5 +97,21 @@ class Watch:
             what = f"the gradient of {', '.join(gradients)} is not finite, for samples {', '.join(map(str, everyone))}"
         kept = "; the last good checkpoint is kept" if self._has_checkpoints else ""
         zero = f"If {self.outputs} is 0 on all nodes of a graph, it has no relative error: take more nodes, or --set loss=mse. "
-        hint = zero if bad and self.relative else ""
-        return f"step {step}: {what}{kept}. {hint}Else try a smaller --lr, --set clip=1, or --precision fp32"
+        unequal = unequal_sizes(self.datasets)
+        if unequal:
+            return f"step {step}: {what}{kept}. {unequal}"
+        hint = f"{zero}Else try" if bad and self.relative else "Try"
+        return f"step {step}: {what}{kept}. {hint} a smaller --lr, --set clip=1, or --precision fp32"
+
+
+def unequal_sizes(datasets: Sequence[Dataset]) -> str:
+    """Return a sentence if outputs of some samples are too large or too small beside those of others; else an empty text."""
+    for name in datasets[0].outputs if datasets else ():
+        sizes = [(float(each.value(name, i).abs().max()), each.label(i)) for each in datasets for i in range(len(each))]
+        (least, small), (most, large) = min((each for each in sizes if each[0] > 0), default=sizes[0]), max(sizes)
+        if 0 < least < SPAN * most:
+            return (
+                f"{name} of sample {small} is at most {least:.2g}, that of sample {large} up to {most:.2g}: "
+                f"single precision cannot hold both; leave one of them out"
+            )
+    return ""
