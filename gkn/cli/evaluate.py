@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +17,6 @@ from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator
 from gkn.system.checks import device_named
 from gkn.system.files import canonical, make_folder, write
-
-LOOKED_AT = 100  # samples of another dataset that are compared with the ranges of the training data
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,8 @@ def evaluate(options: EvalOptions) -> None:
     if options.samples is not None:
         part = part.take(_range(options.samples, len(part)))
     if what == "given":
-        _warn_if_unusual(operator, part)
+        for text in operator.unusual_samples(part):
+            warn(text)
     where_to = options.out or options.run / "eval.json"
     make_folder(where_to.parent)
     rows = []
@@ -115,20 +113,6 @@ def _chosen(operator: Operator, whole: Dataset, on: str | None) -> tuple[Dataset
     if what == "train":
         warn("these samples were learned from")
     return whole.take(samples), train, what
-
-
-def _warn_if_unusual(operator: Operator, dataset: Dataset) -> None:
-    """Warn of samples of another dataset that lie outside of the ranges of the training data; the first of each kind."""
-    if operator.features is None:
-        return
-    warned: set[str] = set()
-    for i in range(min(len(dataset), LOOKED_AT)):
-        given = {name: dataset.value(name, i) for name in operator.features.given_fields}
-        for text in operator.unusual(dataset.domain_of(i), given):
-            kind = re.sub(r"[-+]?\d[\d.e+-]*", "", text)  # the sentence without its numbers
-            if kind not in warned:
-                warn(f"sample {dataset.label(i)}: {text}")
-            warned.add(kind)
 
 
 def _range(text: str, count: int) -> range:

@@ -49,26 +49,32 @@ def ranges_of_data(datasets: Sequence[Dataset]) -> dict[str, Any]:
     }
 
 
-def outside(ranges: Mapping[str, Any], domain: Domain, given: Mapping[str, Tensor], at: Tensor | None = None) -> list[str]:
+def outside(
+    ranges: Mapping[str, Any],
+    domain: Domain,
+    given: Mapping[str, Tensor],
+    at: Tensor | None = None,
+    frame: Frame | None = None,
+) -> list[str]:
     """Return a sentence for everything that lies outside of the ranges of the training data.
 
-    domain   in the user's unit
+    domain   in the user's unit, or in a frame
     given    input fields and parameters by name
     at       query points (P, d), in the user's unit
     """
     found = []
     for name, (low, high) in ranges.get("inputs", {}).items():
         if name in given:
-            least, most = (float(x) for x in torch.as_tensor(given[name]).double().aminmax())
+            least, most = (float(x) for x in torch.as_tensor(given[name]).detach().double().aminmax())
             slack = SLACK * max(high - low, 1e-9 * max(abs(low), abs(high)))
             if least < low - slack or most > high + slack:
-                found.append(
-                    f"{name} is between {least:.4g} and {most:.4g}, in training it was between {low:.4g} and {high:.4g}"
-                )
+                found.append(f"{name} is {_between(least, most)}, in training it was {_between(low, high)}")
     if "low" in ranges and domain.dim == len(ranges["low"]):  # another dimension is refused elsewhere
         low_box, high_box = (torch.tensor(ranges[name], dtype=torch.float64) for name in ("low", "high"))
-        here = domain.box
-        slack_box = SLACK * float((high_box - low_box).max())
+        here = domain.box if frame is None else (frame.back(domain.box[0][None])[0], frame.back(domain.box[1][None])[0])
+        slack_box = torch.full_like(low_box, SLACK * float((high_box - low_box).max()))
+        if domain.periods is not None:  # a periodic axis goes on for ever
+            slack_box[torch.isfinite(domain.periods)] = torch.inf
         beyond = bool((here[0] < low_box - slack_box).any() or (here[1] > high_box + slack_box).any())
         size, usual = float((here[1] - here[0]).max()), float((high_box - low_box).max())
         if beyond or size < 0.2 * usual:
@@ -76,7 +82,7 @@ def outside(ranges: Mapping[str, Any], domain: Domain, given: Mapping[str, Tenso
                 f"the points fill the box {_box(here)}, in training {_box((low_box, high_box))}; is it the same unit of length?"
             )
         else:
-            found += _other_geometry(ranges, domain)
+            found += _other_geometry(ranges, domain, 1.0 if frame is None else frame.scale)
         if at is not None and len(at) and at.shape[1:] == low_box.shape:  # others are refused elsewhere
             lost = (at.double() < low_box - slack_box).any(1) | (at.double() > high_box + slack_box).any(1)
             if bool(lost.any()):
@@ -85,17 +91,23 @@ def outside(ranges: Mapping[str, Any], domain: Domain, given: Mapping[str, Tenso
     return found
 
 
-def _other_geometry(ranges: Mapping[str, Any], domain: Domain) -> list[str]:
+def _other_geometry(ranges: Mapping[str, Any], domain: Domain, scale: float) -> list[str]:
     """Return sentences about the size of a domain and the spacing of its points. Older operators do not know them."""
     found = []
+    measure, spacing = domain.measure * scale**domain.measure_dim, domain.spacing * scale
     least, most = ranges.get("measure", (0.0, float("inf")))
-    if not (1 - SLACK) * least <= domain.measure <= (1 + SLACK) * most:
+    if not (1 - SLACK) * least <= measure <= (1 + SLACK) * most:
         what = ("length", "area", "volume")[domain.measure_dim - 1]
-        found.append(f"the {what} of the domain is {domain.measure:.4g}, in training it was between {least:.4g} and {most:.4g}")
+        found.append(f"the {what} of the domain is {measure:.4g}, in training it was {_between(least, most)}")
     coarsest = ranges.get("spacing", float("inf"))
-    if domain.spacing > COARSER * coarsest:
-        found.append(f"the points are about {domain.spacing:.4g} apart, in training at most {coarsest:.4g}; use a finer mesh")
+    if spacing > COARSER * coarsest:
+        found.append(f"the points are about {spacing:.4g} apart, in training at most {coarsest:.4g}; use a finer mesh")
     return found
+
+
+def _between(low: float, high: float) -> str:
+    one, other = f"{low:.4g}", f"{high:.4g}"
+    return one if one == other else f"between {one} and {other}"
 
 
 def _box(ends: tuple[Tensor, Tensor]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import Model, model_from
-from gkn.models.model import at_most
+from gkn.models.model import AtMost
 from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
 from gkn.operator.ways import Exact, How, Part, Spread, together
@@ -33,6 +34,7 @@ from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
 FAR = 20  # standard deviations that an input may be away from the training data before a warning
+LOOKED_AT = 100  # samples of a dataset that are compared with the ranges of the training data
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # query points at a time
 LEAST_SPREAD, MANY = 2000, 8  # nodes at least; how many times as many points a domain may have until they are spread
 
@@ -113,11 +115,11 @@ class Operator:
         check            warn of inputs and points outside of the ranges of the training data
         """
         model = self.model
-        if check and not differentiable and sample.frame is None:
-            given = {} if self.features is None else self.features.given_of(sample.a)
-            found = self.unusual(sample.domain, given, None if at is None else real_points(at))
+        if check:
+            given = {} if self.features is None else self.features.given_of(sample.a.detach())
+            found = self.unusual(sample.domain, given, None if at is None else real_points(at), sample.frame)
             if a is not None and self.features is not None and torch.as_tensor(a).ndim == 2:
-                found += self.unusual(sample.domain, self.features.given_of(torch.as_tensor(a)))
+                found += self.unusual(sample.domain, self.features.given_of(torch.as_tensor(a).detach()), None, sample.frame)
             self._warn([*dict.fromkeys(found)])
         at = None if at is None else self.frame.points(real_points(at))
         a = None if a is None else torch.as_tensor(a)
@@ -183,7 +185,7 @@ class Operator:
         from gkn.operator.trivial import trivial_errors
 
         found = relative_l2(self, dataset, how, **options)
-        for text in found.cautions():
+        for text in (*self.unusual_samples(dataset), *found.cautions()):
             warnings.warn(text, stacklevel=2)
         return found if train is None else replace(found, trivial=trivial_errors(self, train, dataset))
 
@@ -227,8 +229,6 @@ class Operator:
         """
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
-        if not self.frame.is_identity:  # else the call with this sample warns
-            self._warn(self.unusual(domain, given))
         return self.features.sample(domain, given, input_domain)
 
     @property
@@ -258,24 +258,39 @@ class Operator:
         for text in texts:
             warnings.warn(f"{text}; do not trust the answer", stacklevel=3)
 
-    def unusual(self, domain: Domain, given: Mapping[str, Any], at: Tensor | None = None) -> list[str]:
+    def unusual(
+        self, domain: Domain, given: Mapping[str, Any], at: Tensor | None = None, frame: Frame | None = None
+    ) -> list[str]:
         """Return sentences about inputs, parameters and points outside of the ranges of the training data.
 
-        domain   in the unit of the user's data
+        domain   in the unit of the user's data, or in a frame
         given    input fields, vectors (K, c), and numbers by name
-        at       query points (P, d)
+        at       query points (P, d), in the unit of the user's data
         """
         known = self.features
         parts = given if known is None else known.components(given)
-        found = outside(
-            self.about.get("ranges") or {}, domain, {name: torch.as_tensor(values) for name, values in parts.items()}, at
-        )
+        tensors = {name: torch.as_tensor(values) for name, values in parts.items()}
+        found = outside(self.about.get("ranges") or {}, domain, tensors, at, frame)
         sizes = {int(parts[name].numel()) if name in parts else 0 for name in (() if known is None else known.inputs)}
         if not self.about.get("ranges") and known is not None and sizes <= {1, len(domain)}:
             size = self.inputs.encode(torch.stack([parts[name].double().expand(len(domain)) for name in known.inputs], 1))
             if size.numel() and float(size.abs().max()) > FAR:
                 found.append(f"the input is {float(size.abs().max()):.0f} standard deviations away from the training data")
         return found
+
+    def unusual_samples(self, dataset: Dataset) -> list[str]:
+        """Return sentences about samples of a dataset outside of the ranges of the training data: the first of each kind.
+
+        If there are many samples, some of them are looked at, spread evenly.
+        """
+        found: dict[str, str] = {}
+        names = () if self.features is None else self.features.given_fields
+        for i in torch.linspace(0, len(dataset) - 1, min(len(dataset), LOOKED_AT)).round().long().tolist():
+            given = {name: dataset.value(name, i) for name in names}
+            for text in self.unusual(dataset.domain_of(i), given, None, dataset.frame):
+                kind = re.sub(r"[-+]?\d[\d.e+-]*", "", text)  # the sentence without its numbers
+                found.setdefault(kind, f"sample {dataset.label(i)}: {text}")
+        return [*found.values()]
 
     def named(self, u: Tensor) -> dict[str, NDArray[Any]]:
         """Return outputs (P, o) as plain arrays by name: (P,), vectors as (P, c)."""
@@ -298,8 +313,8 @@ class Operator:
             return replace(sample, domain=self.frame.domain(sample.domain), frame=self.frame)
         return known.sample(sample.domain, dict(zip(known.given, sample.a.T, strict=True)))
 
-    def predict(self, batch: Batch) -> Tensor:
-        """Return the deviation of u from its mean on the nodes of a batch, in the units of the batch."""
+    def deviation(self, batch: Batch) -> Tensor:
+        """Return u minus its mean on the nodes of a batch, in the units of the batch."""
         with torch.no_grad(), evaluating(self.model):
             found = self.model(batch.graph, batch.x, batch.a, batch.weights if self.weighted else None)
             out: Tensor = found.to(batch.deviation.dtype) * batch.std
@@ -331,7 +346,7 @@ class Operator:
         card, tensors = read_card(folder)
         try:
             stored = sum(name.startswith("model/") for name in tensors)
-            with torch.device("meta"), at_most(stored):  # built without memory: its sizes are then checked against the file
+            with torch.device("meta"), AtMost(stored):  # built without memory: its sizes are then checked against the file
                 model = model_from(card["model"])
             rule = rule_from(card["rule"])
             inputs, outputs = (restore_normalizer(card["normalizers"][name], name, tensors) for name in ("inputs", "outputs"))
