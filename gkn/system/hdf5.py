@@ -69,7 +69,8 @@ def plain_array(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
 def stored_rows(data: h5py.Dataset, start: int, stop: int, path: Path) -> Array:
     """Return rows of an array that `image_of` laid out.
 
-    Compressed rows are unpacked here: HDF5 would unpack whatever is in the file, however much larger than the row it is.
+    Compressed rows are unpacked here: HDF5 would unpack whatever is in the file, however much larger than the row it is. A
+    packed row is read into memory of a fixed size, whatever length the file claims for it.
     """
     if data.chunks is None:
         return np.asarray(data[start:stop])
@@ -78,13 +79,13 @@ def stored_rows(data: h5py.Dataset, start: int, stop: int, path: Path) -> Array:
     if data.chunks != (1, *row) or filters != [h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE]:
         raise CorruptFile(f"{path}: {data.name} is not laid out as gkn does it")
     size = data.dtype.itemsize * math.prod(row)
-    out = np.empty((stop - start, *row), data.dtype)
+    out, buffer = np.empty((stop - start, *row), data.dtype), np.empty(2 * size + 1024, np.uint8)
     for i in range(start, stop):
-        place = (i, *(0 for _ in row))
-        known = data.id.get_chunk_info_by_coord(place)
-        sound = known.byte_offset is not None and known.size <= 2 * size + 1024
-        mask, packed = data.id.read_direct_chunk(place) if sound else (1, b"")
-        unpacked = zlib.decompressobj().decompress(packed, size + 1) if mask == 0 else b""
+        try:
+            mask, packed = data.id.read_direct_chunk((i, *(0 for _ in row)), out=buffer)
+            unpacked = zlib.decompressobj().decompress(packed, size + 1) if mask == 0 else b""
+        except (OSError, RuntimeError, ValueError, zlib.error):  # not there, larger than the buffer, or damaged
+            unpacked = b""
         if len(unpacked) != size:
             raise CorruptFile(f"{path}: row {i} of {data.name} does not have the {size} bytes that it should have")
         columns = np.frombuffer(unpacked, np.uint8).reshape(data.dtype.itemsize, -1)
