@@ -2,17 +2,21 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from gkn.data.dataset import Dataset
+from gkn.operator import card
 from gkn.operator.card import CARD
 from gkn.operator.operator import Operator
 from gkn.operator.saved import load
 from gkn.system import files
 from gkn.system.files import write_sealed_json
-from tests import saves
+from tests import saves, tiny
 
 
 def free_port():
@@ -116,6 +120,58 @@ def test_the_folder_of_a_run_takes_no_other_operator(tmp_path):
     with pytest.raises(ValueError, match="holds a training run, which has its operator already; save to another folder"):
         saves.operator_of(0).save(tmp_path)
     assert not (tmp_path / CARD).exists()
+
+
+def test_the_operators_of_a_run_are_not_replaced_by_others(tmp_path):
+    tiny.run(tmp_path / "run", epochs=2)
+    for name in ("operator", "start"):
+        with pytest.raises(ValueError, match="holds a training run"):
+            saves.operator_of(0).save(tmp_path / "run" / name)
+    assert load(tmp_path / "run").about["metrics"]["epoch"] == 2
+    saves.operator_of(0).save(tmp_path / "elsewhere/operator")
+    with files.locked(tmp_path / "run", ValueError), pytest.raises(ValueError, match="holds a training run"):
+        saves.operator_of(0).save(tmp_path / "run")  # and does not wait for the run to end
+    with pytest.raises(ValueError, match="needed the name of a folder"):
+        saves.operator_of(0).save("")
+
+
+def test_a_reader_looks_again_if_the_same_card_was_written_again(tmp_path, monkeypatch):
+    """Card A without its tensors, then card A again, whose tensors are gone again: two operators that alternate."""
+    folder = tmp_path / "op"
+    saves.operator_of(0).save(folder)
+    really, times = card.read_tensors, []
+
+    def gone_twice(*given):
+        times.append(1)
+        if len(times) <= 2:
+            write_sealed_json(folder / CARD, card.read_description(folder))
+            raise FileNotFoundError("gone")
+        return really(*given)
+
+    monkeypatch.setattr(card, "read_tensors", gone_twice)
+    assert load(folder).about["seed"] == 0
+    monkeypatch.setattr(card, "read_tensors", really)
+    next(folder.glob("tensors-*")).unlink()
+    with pytest.raises(FileNotFoundError, match="is missing; restore it"):
+        load(folder)
+
+
+def test_processes_that_save_one_dataset(tmp_path):
+    """As ranks do: one writes, the others wait."""
+    script = (
+        "import sys, torch; from gkn import Dataset, Grid\n"
+        "u = torch.arange(8.0 * 81 * 81, dtype=torch.float64).reshape(8, -1)\n"
+        "import gkn.data.dataset; gkn.data.dataset.SHARD_BYTES = 1\n"
+        "Dataset(Grid(81), a=u, u=u).save(sys.argv[1])"
+    )
+    begun = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "data")], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [process.communicate(timeout=100)[1] for process in begun] == [""] * 3
+    data = Dataset.open(tmp_path / "data")
+    assert data.damaged() == []
+    assert float(data[7].u[-1]) == 8 * 81 * 81 - 1
 
 
 def test_an_interrupted_first_save_is_said_to_be_one(tmp_path):

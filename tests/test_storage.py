@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from gkn import Darcy, DarcyMesh, Dataset, Mesh, make_dataset
+from gkn import Cloud, Darcy, DarcyMesh, Dataset, Grid, Mesh, make_dataset
 from gkn.data.storage import ExistingDataset, Manifest, prepare_shard, writing
-from gkn.system.files import sha256, write_sealed_json
+from gkn.system.files import CorruptFile, sha256, write_sealed_json
 
 
 @pytest.fixture(scope="module")
@@ -304,3 +304,36 @@ def test_what_shrinks_is_compressed_and_nothing_is_lost(tmp_path):
         assert file["fields/u"].compression is None
         assert np.array_equal(file["fields/a"][...], dataset.field("a").numpy())
     assert torch.equal(make_dataset(Darcy(size=61, modes=32), 2, 0).field("a"), dataset.field("a"))
+
+
+def test_damaged_and_missing_shards_are_written_again(tmp_path, monkeypatch):
+    """The same call as before, as the message about a damaged shard advises."""
+    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 1)
+    u = torch.rand(5, 25, dtype=torch.float64)
+    data = Dataset(Cloud(Grid(5).points), a=u, u=u)
+    data.save(tmp_path / "data")
+    whole = Dataset.open(tmp_path / "data").manifest.hash
+    (tmp_path / "data/shard-00001.h5").unlink()
+    for name in ("shard-00003.h5", "domain.h5"):
+        path = tmp_path / "data" / name
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptFile):
+        Dataset.open(tmp_path / "data")
+    data.save(tmp_path / "data")
+    again = Dataset.open(tmp_path / "data")
+    assert again.damaged() == []
+    assert again.manifest.hash == whole
+    assert torch.equal(again.field("u"), u)
+
+
+def test_a_file_that_is_replaced_is_checked_again(tmp_path, monkeypatch):
+    """More shards than files may be open: they are opened again, and may be those of another dataset by then."""
+    monkeypatch.setattr("gkn.data.stored._MOST_OPEN", 2)
+    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 1)
+    u = torch.rand(6, 25, dtype=torch.float64)
+    Dataset(Grid(5), a=u, u=u).save(tmp_path / "data")
+    data = Dataset.open(tmp_path / "data")
+    assert torch.equal(data.field("u"), u)
+    Dataset(Grid(5), a=u + 1, u=u + 1).save(tmp_path / "data", force=True)
+    with pytest.raises(CorruptFile, match=r"shard-00000\.h5: not the bytes that were written"):
+        data.value("u", 0)

@@ -21,6 +21,7 @@ from gkn.data.sample import BadNumbers
 from gkn.graph.rules import usual_radius
 from gkn.operator.checkpoint import Checkpoints
 from gkn.operator.evaluate import Judge
+from gkn.operator.saved import is_finished
 from gkn.system import machine
 from gkn.system.files import CorruptFile, difference, read_sealed_json, write_sealed_json
 from gkn.train.ranks import Stopped
@@ -162,6 +163,8 @@ def test_a_damaged_best_does_not_stop_a_run_that_is_done(tmp_path):
         tiny.run(tmp_path / "run")
     (best,) = (tmp_path / "run/checkpoints").glob("step-00000016-*")
     best.write_bytes(best.read_bytes()[:-1] + b"x")
+    assert tiny.run(tmp_path / "run").about["metrics"]["step"] == 16  # from the folder best/
+    shutil.rmtree(tmp_path / "run/best")
     tiny.run(tmp_path / "run", warn=said.append)
     said = [text for text in said if "very few" not in text]  # tiny runs learn from 8 samples
     assert len(said) == 1
@@ -388,6 +391,61 @@ def test_other_samples_are_named_in_words(tmp_path):
     with pytest.raises(OtherRun, match="training goes on from another operator") as raised:
         fit(train, other, validation=test, **options)
     assert not re.search("[0-9a-f]{64}", str(raised.value))
+
+
+def best_is_another(folder):
+    """Train a run whose best network is not the last one; return the step of the best."""
+    for seed in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        tiny.run(folder, epochs=4, lr=0.5, evaluate_every=1, network_options={"seed": seed})
+        if (folder / "best").is_dir():
+            return load(folder, best=True).about["metrics"]["step"]
+    raise AssertionError("the last network was always the best")
+
+
+def test_the_best_network_of_a_finished_run_is_not_lost(tmp_path):
+    """Its checkpoint is gone, and the command runs again; or its folder is gone, and the best is asked for."""
+    folder = tmp_path / "run"
+    step = best_is_another(folder)
+    wanted = load(folder, best=True).model.state_dict()
+    options = {"epochs": 4, "lr": 0.5, "evaluate_every": 1}
+    shutil.copytree(folder / "best", tmp_path / "kept")
+    shutil.rmtree(folder / "best")
+    with pytest.raises(FileNotFoundError, match=f"the best network, of step {step}, is missing; run the command"):
+        load(folder, best=True)
+    assert load(folder).about["metrics"]["step"] == 16
+    tiny.run(folder, **options)  # from its checkpoint
+    assert all(torch.equal(x, wanted[name]) for name, x in load(folder, best=True).model.state_dict().items())
+    (folder / f"checkpoints/step-{step:08d}.json").unlink()
+    found = tiny.run(folder, **options)  # from the folder
+    for operator in (found, load(folder, best=True)):
+        assert all(torch.equal(x, wanted[name]) for name, x in operator.model.state_dict().items())
+    shutil.rmtree(folder / "best")
+    said = []
+    tiny.run(folder, **options, warn=said.append)  # it is lost
+    assert any("the last network is taken for the best" in text for text in said)
+    assert load(folder, best=True).about["metrics"]["step"] == 16
+
+
+def test_the_operator_of_a_shorter_run_is_not_that_of_the_longer_one(tmp_path, clean):
+    """A copy that was made before a run went on, over which a later state was copied without removing anything."""
+    folder = tmp_path / "run"
+    shutil.copytree(clean, folder)
+
+    class Enough(Exception):
+        pass
+
+    def report(status):
+        if status.epoch >= 11:
+            raise Enough
+
+    with pytest.raises(Enough):
+        tiny.run(folder, epochs=40, report=report)
+    assert not (folder / "operator").exists()
+    shutil.copytree(clean / "operator", folder / "operator")
+    assert not is_finished(folder)
+    with pytest.raises(FileNotFoundError, match="this run is unfinished"):
+        load(folder)
 
 
 def test_a_part_that_one_side_lacks_is_named_as_a_whole():

@@ -24,7 +24,8 @@ from gkn.graph.rules import Nystrom, Radius, usual_radius
 from gkn.operator.card import CARD
 from gkn.operator.evaluate import Errors, relative_l2
 from gkn.operator.operator import Operator
-from gkn.operator.saved import METRICS, OPERATOR, load
+from gkn.operator.runs import METRICS, OPERATOR
+from gkn.operator.saved import load
 from gkn.operator.ways import Exact, Partition, Support, Test
 from gkn.system.files import canonical, read_regular, sha256, write
 from gkn.system.machine import versions

@@ -12,11 +12,12 @@ from rich.table import Table
 from gkn.cli.data import data_info
 from gkn.cli.shell import console, plain, print_rows, warn
 from gkn.data.storage import MANIFEST
-from gkn.operator.card import CARD, RUN, read_card, what_is_there
+from gkn.operator.card import CARD, read_card, what_is_there
 from gkn.operator.pretrained import names
+from gkn.operator.runs import RUN, read_run
 from gkn.operator.saved import checkpoints_of, is_finished
 from gkn.ops import choose
-from gkn.system.files import CorruptFile, read_sealed_json
+from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 from gkn.system.memory import available_memory
 
@@ -41,7 +42,7 @@ def info(
 
 
 def _run(path: Path) -> None:
-    run = read_sealed_json(path / RUN)
+    run = read_run(path)
     newest, wrong = checkpoints_of(path).newest()
     state = newest.state if newest else {"epoch": 0, "metrics": [], "best": None}
     last = state["metrics"][-1] if state["metrics"] else {}

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gkn.cli.console import console, errors, literal, plain, warn
-from gkn.operator.card import RUN
 from gkn.operator.operator import Operator
+from gkn.operator.runs import RUN
 from gkn.operator.saved import is_finished, load
 from gkn.operator.ways import Exact, How, Partition, Sampled, Spread, Support
 from gkn.system.files import CorruptFile, read_regular

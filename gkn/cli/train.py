@@ -22,7 +22,8 @@ from gkn.data.split import Split
 from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS
-from gkn.operator.saved import OPERATOR, load
+from gkn.operator.runs import OPERATOR
+from gkn.operator.saved import load
 from gkn.operator.ways import Sampled
 from gkn.system.checks import device_named
 from gkn.train.bar import training_bar

@@ -29,6 +29,7 @@ from gkn.system.files import digest
 from gkn.system.machine import versions
 
 SHARD_BYTES = 2**26
+WAIT = 60.0  # seconds that a save waits for that of another process
 GEOMETRY = "geometry."  # how the names of geometry features begin
 
 
@@ -401,6 +402,9 @@ class Dataset:
     def save(self, path: str | os.PathLike[str], *, origin: Mapping[str, Any] | None = None, force: bool = False) -> None:
         """Write the dataset to a folder, shard by shard. Called again after an interruption, it resumes.
 
+        Shards that are damaged or missing are written again. If several processes save the same dataset, one writes and the
+        others wait.
+
         origin   a description of how the data were made, for `gkn data info`
         force    replace another dataset in that folder
         """
@@ -427,7 +431,7 @@ class Dataset:
             parameters=self.parameters,
             files=files if any(files) else (),
         )
-        with storage.writing(folder, header, one, force) as manifest:
+        with storage.writing(folder, header, one, force, WAIT) as manifest:
             listed = {shard.start for shard in manifest.shards}
             count = max(1, SHARD_BYTES // sum(self.value(name, 0).nbytes for name in self.names))
             for number, start in enumerate(range(0, len(self), count)):

@@ -33,6 +33,7 @@ from gkn.system.files import (
     place,
     prepare,
     read_sealed_json,
+    sha256,
     unfinished,
     write,
     write_sealed_json,
@@ -156,12 +157,15 @@ class Manifest:
 
 
 @contextmanager
-def writing(folder: Path, header: Manifest, domain: Domain | None, force: bool = False) -> Iterator[Manifest]:
+def writing(
+    folder: Path, header: Manifest, domain: Domain | None, force: bool = False, wait: float = 0.0
+) -> Iterator[Manifest]:
     """Lock `folder` for writing and yield its manifest: a new one, or that of an interrupted run with the same header.
 
-    Refuses a folder that holds another dataset or other files, unless `force`, which then removes the dataset only.
+    Shards that are damaged or missing are not listed in it. Refuses a folder that holds another dataset or other files, unless
+    `force`, which then removes the dataset only. `wait`: seconds to wait for another process that is writing there.
     """
-    with locked(folder, ExistingDataset):
+    with locked(folder, ExistingDataset, wait):
         try:
             yield _prepare(folder, header, domain, force)
         finally:
@@ -186,6 +190,10 @@ def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool)
             raise ExistingDataset(f"{folder} is not empty and holds no dataset ({some}); choose another folder, or --force")
     if force:
         remove(folder)
+    if found is not None:
+        found = replace(found, shards=tuple(shard for shard in found.shards if _is_whole(folder, shard)))
+        if image is not None and not _is_rest(folder / DOMAIN, image):
+            write(folder / DOMAIN, image)
     listed = {shard.file for shard in found.shards} if found else set()
     unlisted = [path for path in folder.iterdir() if _is_shard(path.name) and path.name not in listed]
     for path in [*unlisted, *unfinished(folder, _is_ours)]:
@@ -196,6 +204,15 @@ def _prepare(folder: Path, header: Manifest, domain: Domain | None, force: bool)
         write(folder / DOMAIN, image)
     header.write(folder)
     return header
+
+
+def _is_whole(folder: Path, shard: Shard) -> bool:
+    """True if the file of a shard is as it was written."""
+    path = folder / shard.file
+    try:
+        return path.stat().st_size == shard.bytes and sha256(path) == shard.sha256
+    except (FileNotFoundError, CorruptFile):
+        return False
 
 
 def remove(folder: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from gkn.data.source import Source
 from gkn.data.storage import DOMAIN, MANIFEST, TYPES, Manifest, Shard, ptr_of
 from gkn.geometry.domain import DOMAINS, Domain
-from gkn.system.files import CorruptFile, sha256
+from gkn.system.files import CorruptFile, sha256, version_of
 from gkn.system.hdf5 import Array, check_fits, plain_array, stored_rows
 
 P = ParamSpec("P")
@@ -56,14 +56,14 @@ class Stored(Source):
         self._firsts = np.cumsum([0] + [shard.count for shard in self.shards])
         self._open: dict[str, h5py.File] = {}
         self._turn = threading.RLock()
-        self._checked: set[str] = set()
+        self._checked: dict[str, tuple[int, ...]] = {}
         self._domains: dict[tuple[str, int], Domain] = {}
         described = self.manifest.domain
         self.common_domain = None if described is None else self._read_domain(described)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_turn"}
-        return {**state, "_open": {}, "_checked": set()}  # files are opened and checked again in the other process
+        return {**state, "_open": {}, "_checked": {}}  # files are opened and checked again in the other process
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= {**state, "_turn": threading.RLock()}
@@ -187,9 +187,9 @@ class Stored(Source):
     def _file(self, name: str, expected: str) -> h5py.File:
         if name not in self._open:
             path = self.folder / name
-            if name not in self._checked:
+            if self._checked.get(name) != version_of(path):  # not seen yet, or replaced since
                 self._check(path, expected)
-                self._checked.add(name)
+                self._checked[name] = version_of(path)
             if len(self._open) >= _MOST_OPEN:
                 self._open.pop(next(iter(self._open))).close()
             self._open[name] = h5py.File(path, "r")

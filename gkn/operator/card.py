@@ -13,6 +13,7 @@ from torch import Tensor
 from gkn.data.normalizer import Normalizer
 from gkn.data.walls import Wall
 from gkn.geometry.domain import DOMAINS
+from gkn.operator.runs import BEST, OPERATOR, RUN, START, read_run, run_digests
 from gkn.system.files import (
     LOCK,
     CorruptFile,
@@ -23,6 +24,7 @@ from gkn.system.files import (
     read_sealed_json,
     sha256,
     unfinished,
+    version_of,
     write,
     write_sealed_json,
 )
@@ -30,22 +32,22 @@ from gkn.system.tensors import read_tensors, tensor_image
 
 SCHEMA = 1
 CARD = "operator.json"
-RUN = "run.json"  # the description of a training run
 _ENTRIES = ("model", "rule", "weighted", "features", "normalizers", "about", "tensors")
 
 
 def write_card(folder: Path, entries: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write a card and its tensors. Another operator in that folder is replaced at once or not at all.
 
-    One process writes at a time; others wait. Of several ranks that save one operator, the first one's card stays.
+    One process writes at a time; others wait. Of several ranks that save one operator, the first one's card stays. If the
+    operators differ, the last one stays.
     """
     image, seal = tensor_image(tensors)
     file = f"tensors-{seal[:12]}.safetensors"
     card = {"schema": SCHEMA, **entries, "tensors": {"file": file, "bytes": len(image), "sha256": seal}}
     canonical(card)  # raises now if it is no JSON
+    _check_is_free(folder, entries["about"])
     with locked_briefly(folder):
-        if (folder / RUN).exists():
-            raise ValueError(f"{folder} holds a training run, which has its operator already; save to another folder")
+        _check_is_free(folder, entries["about"])
         before = _known_card(folder)
         if before is not None and _is_saved(card, before, folder / file):
             return
@@ -61,6 +63,14 @@ def write_card(folder: Path, entries: dict[str, Any], tensors: dict[str, Tensor]
         old = [] if replaced in (None, file) else [folder / str(replaced)]
         for path in [*old, *unfinished(folder, is_ours)]:
             path.unlink(missing_ok=True)
+
+
+def _check_is_free(folder: Path, about: dict[str, Any]) -> None:
+    """Raise an error if a folder is that of a training run, or that of an operator of a run which this one is not of."""
+    run = folder.absolute().parent
+    of_run = folder.name in (OPERATOR, BEST, START) and (run / RUN).exists()
+    if (folder / RUN).exists() or (of_run and about.get("run") not in run_digests(read_run(run))):
+        raise ValueError(f"{folder} holds a training run, which has its operator already; save to another folder")
 
 
 def _known_card(folder: Path) -> dict[str, Any] | None:
@@ -102,16 +112,15 @@ def read_card(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
     If the operator is replaced meanwhile, the new one is read: its card is there before the old tensors are removed.
     """
-    without: dict[str, Any] | None = None  # a card whose tensors are missing
     while True:
+        before = version_of(folder / CARD)
         card = read_description(folder)
         listed = card["tensors"]
         try:
             return card, read_tensors(folder / listed["file"], listed.get("bytes"), listed.get("sha256"))
         except FileNotFoundError:
-            if card == without:
+            if before == version_of(folder / CARD):
                 raise
-            without = card
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -127,6 +136,8 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise CorruptFile(f"{path}: no {missing[0]!r} in it; it is not an operator that gkn wrote")
     if _tensors_of(card) is None:
         raise CorruptFile(f"{path}: its entry 'tensors' makes no sense")
+    if type(card["about"]) is not dict:
+        raise CorruptFile(f"{path}: its entry 'about' makes no sense")
     return card
 
 

@@ -323,7 +323,12 @@ class Operator:
     # --- storage
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a folder that `gkn.load` reads on any machine: numbers in tensors-*.safetensors, the rest in operator.json."""
+        """Write a folder that `gkn.load` reads on any machine: numbers in tensors-*.safetensors, the rest in operator.json.
+
+        Several processes may save and load at the same time. Under several ranks all may call this with the same operator.
+        """
+        if not str(path):
+            raise ValueError("operator.save(''): needed the name of a folder")
         tensors = {f"model/{name}": x for name, x in self.model.state_dict().items()}
         described = {}
         for name, normalizer in (("inputs", self.inputs), ("outputs", self.outputs)):

@@ -13,7 +13,7 @@ from gkn.data.dataset import Dataset
 from gkn.geometry.domain import Domain
 from gkn.operator.evaluate import Errors
 from gkn.operator.operator import Operator
-from gkn.operator.saved import METRICS
+from gkn.operator.runs import METRICS
 from gkn.operator.ways import Exact, How, Test
 from gkn.system.files import read_regular
 from gkn.system.machine import machine, versions

@@ -10,37 +10,33 @@ from typing import Any
 
 import torch
 
-from gkn.operator.card import CARD, RUN, read_description
+from gkn.operator.card import CARD, read_description
 from gkn.operator.checkpoint import Checkpoint, Checkpoints
 from gkn.operator.operator import Operator
-from gkn.system.files import CorruptFile, digest, read_sealed_json
-
-METRICS, OPERATOR, BEST, STEPS, START = "metrics.jsonl", "operator", "best", "checkpoints", "start"
-"""Names in the folder of a training run."""
-_HISTORY = ("versions", "continued", "earlier")
-_WITH_DIGESTS = 4
-"""Schema of run.json since which checkpoints and operators of a run carry its digest."""
-
-
-def configuration(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of run.json that the arguments of a call must agree with for the call to go on with the run."""
-    return {key: value for key, value in said.items() if key not in (*_HISTORY, "parameters")}
-
-
-def run_digests(said: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the digests that checkpoints and operators of a run may carry, given its run.json: those of shorter runs that it
-    continues, and its own, which covers the configuration and the parameters that training began with."""
-    return (*said.get("earlier", ()), digest({key: value for key, value in said.items() if key not in _HISTORY}))
+from gkn.operator.runs import BEST, OPERATOR, RUN, START, STEPS, has_digests, read_run, run_digest, run_digests
+from gkn.system.files import CorruptFile
 
 
 def is_finished(folder: Path) -> bool:
-    """True if the training run in a folder has come to its end."""
-    return (folder / OPERATOR / CARD).is_file()
+    """True if the training run in a folder has come to its end. An operator of a shorter run that it continues is no end."""
+    if not (folder / OPERATOR / CARD).is_file():
+        return False
+    said = read_run(folder)
+    try:
+        return digest_in(folder / OPERATOR) not in said.get("earlier", ())
+    except CorruptFile:
+        return True  # and `load` says what is wrong
+
+
+def digest_in(folder: Path) -> Any:
+    """Return the digest of the run that the operator in a folder is of, None if it has none."""
+    return read_description(folder)["about"].get("run")
 
 
 def check_run(folder: Path, about: Mapping[str, Any], said: Mapping[str, Any]) -> None:
     """Raise an error if the operator in a folder, described by `about`, is not of the run with this run.json."""
-    if said.get("schema", 0) >= _WITH_DIGESTS and about.get("run") not in run_digests(said):
+    known = run_digests(said) if folder.name == START else (run_digest(said),)
+    if has_digests(said) and about.get("run") not in known:
         raise CorruptFile(f"{folder}: an operator of another run; remove it and run the command that trains this one again")
 
 
@@ -48,15 +44,15 @@ def is_of_run(folder: Path, said: Mapping[str, Any]) -> bool:
     """True if a folder holds an operator of the run with this run.json."""
     try:
         check_run(folder, read_description(folder)["about"], said)
-    except (CorruptFile, FileNotFoundError, AttributeError):
+    except (CorruptFile, FileNotFoundError):
         return False
     return True
 
 
 def checkpoints_of(folder: Path) -> Checkpoints:
-    """Return the checkpoints of the run in a folder. Those of older versions carry no digest."""
-    said = read_sealed_json(folder / RUN)
-    return Checkpoints(folder / STEPS, runs=run_digests(said) if said.get("schema", 0) >= _WITH_DIGESTS else ())
+    """Return the checkpoints of the run in a folder."""
+    said = read_run(folder)
+    return Checkpoints(folder / STEPS, runs=run_digests(said) if has_digests(said) else ())
 
 
 def load(
@@ -70,7 +66,7 @@ def load(
     if not (folder / RUN).exists():
         return Operator.load(folder, device=device, dtype=dtype)
     if is_finished(folder):
-        return _of_run(folder, BEST if best and (folder / BEST).is_dir() else OPERATOR).moved(device, dtype)
+        return _finished(folder, best).moved(device, dtype)
     checkpoints = checkpoints_of(folder)
     newest, wrong = checkpoints.newest()
     if not best or newest is None:
@@ -82,10 +78,24 @@ def load(
     return _unfinished(folder, checkpoints, newest).moved(device, dtype)
 
 
+def _finished(folder: Path, best: bool) -> Operator:
+    """Return the best or the last network of a finished run."""
+    if best and (folder / BEST).is_dir():
+        return _of_run(folder, BEST)
+    last = _of_run(folder, OPERATOR)
+    step = last.about.get("best_step")
+    if best and step is not None and step != (last.about.get("metrics") or {}).get("step"):
+        raise FileNotFoundError(
+            f"{folder / BEST}: the best network, of step {step}, is missing; run the command that trains it again, or ask for "
+            "the last network (best=False, --last)"
+        )
+    return last
+
+
 def _of_run(folder: Path, name: str) -> Operator:
     """Return the operator with a name in the folder of a run, after checking that it is of that run."""
     operator = Operator.load(folder / name)
-    check_run(folder / name, operator.about, read_sealed_json(folder / RUN))
+    check_run(folder / name, operator.about, read_run(folder))
     return operator
 
 

@@ -30,7 +30,8 @@ from gkn.graph.rules import Rule
 from gkn.models import MODELS
 from gkn.operator.evaluate import relative_l2
 from gkn.operator.operator import Operator
-from gkn.operator.saved import OPERATOR, load
+from gkn.operator.runs import OPERATOR
+from gkn.operator.saved import load
 from gkn.operator.ways import How
 from gkn.study.cells import Cell, Data, Training, plain
 from gkn.study.scattered import clouds, scattered

@@ -98,13 +98,15 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, refuse: Callable[[str], Exception]) -> Iterator[None]:
-    """Make a folder if need be and lock it for writing. The lock ends with the process, even if it is killed."""
-    make_folder(folder)
-    while (lock := _locked_file(folder / LOCK)) is not None and not _is_still_at(lock, folder / LOCK):
-        os.close(lock)  # another process removed the file after this one had opened it
+def locked(folder: Path, refuse: Callable[[str], Exception], wait: float = 0.0) -> Iterator[None]:
+    """Make a folder if need be and lock it for writing. The lock ends with the process, even if it is killed.
+
+    wait   seconds to wait for another process that is writing there
+    """
+    lock = _lock(folder, wait)
     if lock is None:
-        raise refuse(f"{folder}: another process is writing here; wait for it or choose another folder")
+        since = f"has been writing here for {wait:.0f} s; choose" if wait else "is writing here; wait for it or choose"
+        raise refuse(f"{folder}: another process {since} another folder")
     try:
         yield
     finally:
@@ -114,20 +116,27 @@ def locked(folder: Path, refuse: Callable[[str], Exception]) -> Iterator[None]:
 @contextmanager
 def locked_briefly(folder: Path, wait: float = 60.0) -> Iterator[None]:
     """Lock a folder as `locked` does, for a short write: wait for others, and leave no lock file behind."""
+    with locked(folder, OSError, wait):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows does not remove open files
+                (folder / LOCK).unlink(missing_ok=True)
+
+
+def _lock(folder: Path, wait: float) -> int | None:
+    """Return the descriptor of the locked file; None if another process has it for so many seconds."""
     make_folder(folder)
     path, end = folder / LOCK, time.monotonic() + wait
-    while (lock := _locked_file(path)) is None or not _is_still_at(lock, path):
+    while True:
+        lock = _locked_file(path)
+        if lock is not None and _is_still_at(lock, path):
+            return lock
         if lock is not None:
             os.close(lock)  # another process removed the file after this one had opened it
-        if time.monotonic() >= end:
-            raise OSError(f"{folder}: another process has been writing here for {wait:.0f} s; choose another folder")
+        elif time.monotonic() >= end:
+            return None
         time.sleep(0.002)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # Windows does not remove open files
-            path.unlink(missing_ok=True)
-        os.close(lock)
 
 
 def _locked_file(path: Path) -> int | None:
@@ -212,6 +221,15 @@ def difference(there: Any, here: Any, words: Mapping[str, str] | None = None) ->
             yield described or (only if missing else f"{name} = {theirs} there, {ours} here")
 
     return ", ".join(dict.fromkeys(compared(there, here)))
+
+
+def version_of(path: Path) -> tuple[int, ...]:
+    """Return numbers that change when a file is replaced, even by one with the same content; none if there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def sha256(path: Path) -> str:

@@ -157,6 +157,8 @@ class Trainer:
     def close(self) -> Operator:
         """Export the operator and, if that is another one, the best by the validation set. Return the best."""
         last, best = self.operator(), self._best_operator()
+        if self.progress.best is not None:
+            last.about["best_step"] = self.progress.step if best is None else self.progress.best["step"]
         if self.folder is not None:
             self.folder.export(last, best)
         return best or last
@@ -171,7 +173,8 @@ class Trainer:
                 found = self.folder.checkpoints.load(best["step"])
                 self._best = part_of(found.tensors, "model/")
             except (CorruptFile, FileNotFoundError) as error:
-                if self.first:
+                self._best = self.folder.kept_best(best["step"])
+                if self._best is None and self.first:
                     self.options.warn(f"{error}; the last network is taken for the best")
         if self._best is None:
             return None

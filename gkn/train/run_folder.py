@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gkn.operator.card import RUN, remove_operator
+from gkn.operator.card import remove_operator
 from gkn.operator.checkpoint import Checkpoint, Checkpoints
 from gkn.operator.operator import Operator
-from gkn.operator.saved import BEST, METRICS, OPERATOR, START, STEPS, configuration, is_of_run, run_digests
-from gkn.system.files import difference, digest, read_sealed_json, unfinished, write, write_sealed_json
+from gkn.operator.runs import BEST, METRICS, OPERATOR, RUN, START, STEPS, configuration, read_run, run_digests
+from gkn.operator.saved import is_of_run
+from gkn.system.files import CorruptFile, difference, digest, unfinished, write, write_sealed_json
 from gkn.system.machine import versions
 
 _WORDS = {
@@ -70,7 +71,7 @@ class RunFolder:
         parameters   a digest of those that a new run begins with
         """
         path = self.path / RUN
-        said = read_sealed_json(path) if path.exists() else None
+        said = read_run(self.path) if path.exists() else None
         if said is not None:
             self.checkpoints.runs = run_digests(said)
         found, wrong = self.checkpoints.newest()
@@ -120,7 +121,7 @@ class RunFolder:
 
     def describe(self, operator: Operator) -> None:
         """Save the operator as it is when training begins: with it, checkpoints of an unfinished run can be loaded."""
-        if self.first and not is_of_run(self.path / START, read_sealed_json(self.path / RUN)):
+        if self.first and not is_of_run(self.path / START, read_run(self.path)):
             operator.save(self.path / START)
 
     def begin(self, step: int, metrics: list[dict[str, Any]]) -> None:
@@ -147,6 +148,15 @@ class RunFolder:
         if self.first:
             with open(self.path / METRICS, "a") as file:
                 file.write(json.dumps(entry) + "\n")
+
+    def kept_best(self, step: int) -> dict[str, Tensor] | None:
+        """Return the parameters of the best network if they were saved before, when the run was finished; else None."""
+        try:
+            found = Operator.load(self.path / BEST)
+        except (CorruptFile, FileNotFoundError):
+            return None
+        known = found.about.get("run") == self.digest and (found.about.get("metrics") or {}).get("step") == step
+        return dict(found.model.state_dict()) if known else None
 
     def export(self, operator: Operator, best: Operator | None) -> None:
         """Save the operator, and before it the best one, if that is another: a run with an operator is finished."""

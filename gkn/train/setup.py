@@ -19,11 +19,10 @@ from gkn.data.split import Split
 from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS, Defaults, Model, NearFar
-from gkn.operator.card import RUN
 from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator, check_same_radius
+from gkn.operator.runs import RUN, read_run
 from gkn.operator.ways import Exact, Sampled, Test
-from gkn.system.files import read_sealed_json
 from gkn.train.recipe import Recipe, changed, recipe_named
 
 SCHEMA = 4
@@ -313,7 +312,7 @@ def _recipe(choices: Choices, suggested: Defaults, device: str, out: Path | None
         return chosen
     precision = ("tf32" if name == "paper" else "bf16") if device.startswith("cuda") else "fp32"
     if out is not None and (out / RUN).is_file():  # perhaps begun on another kind of device
-        precision = read_sealed_json(out / RUN).get("recipe", {}).get("precision", precision)
+        precision = read_run(out)["recipe"].get("precision", precision)
     return replace(chosen, precision=precision)
 
 
