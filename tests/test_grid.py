@@ -1,4 +1,5 @@
 import itertools
+import time
 
 import pytest
 import torch
@@ -224,3 +225,12 @@ def test_every_node_of_a_grid_is_the_grid():
         grid = Grid(6, nodes=nodes)
         assert grid.every(1) is grid
         assert grid.stride(1).tolist() == [*range(36)]
+
+
+def test_a_dimension_is_checked_before_anything_is_made():
+    """It may come from a file."""
+    start = time.monotonic()
+    for dim in (10**10, 0, -1, 4):
+        with pytest.raises(ValueError, match="dim must be 1, 2 or 3"):
+            Grid(16, dim)
+    assert time.monotonic() - start < 5

@@ -26,7 +26,7 @@ from gkn.graph.neighbors import lumped
 from gkn.models import Multigrid, NearFar, rivals
 from gkn.operator import operator as module
 from gkn.operator import ways
-from gkn.system.files import CorruptFile, write_sealed_json
+from gkn.system.files import CorruptFile, read_sealed_json, write_sealed_json
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 POINTS = torch.rand(40, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
@@ -483,6 +483,36 @@ def test_a_million_layers_are_not_built(model, change, tmp_path):
     assert time.monotonic() - start < 5
     write_sealed_json(path, card)
     Operator.load(tmp_path / "op")
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        True,
+        [5],
+        {"low": 5},
+        {"low": [0.0], "high": [1.0, 1.0]},
+        {"measure": [1.0]},
+        {"spacing": "x"},
+        {"inputs": {"a": ["x", 2]}},
+    ],
+)
+def test_ranges_that_make_no_sense(ranges, tmp_path):
+    operator, _ = trained()
+    operator.about["ranges"] = ranges
+    operator.save(tmp_path / "op")
+    with pytest.raises(CorruptFile, match="the ranges of the training data make no sense"):
+        Operator.load(tmp_path / "op")
+
+
+def test_sizes_that_are_no_numbers(tmp_path):
+    """They are checked before anything is multiplied by them: a list times a number is a long list."""
+    Operator(rivals.Dense(2, points=4, hidden=(4,)), Radius(0.3)).save(tmp_path / "op")
+    card = read_sealed_json(tmp_path / "op/operator.json")
+    for change in ({"in_channels": True}, {"in_channels": -1}, {"out_channels": True}, {"points": True}, {"points": 0}):
+        write_sealed_json(tmp_path / "op/operator.json", {**card, "model": {**card["model"], **change}})
+        with pytest.raises(CorruptFile, match="needed a whole number"):
+            Operator.load(tmp_path / "op")
 
 
 def test_weights_that_are_no_numbers(tmp_path):

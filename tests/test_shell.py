@@ -12,6 +12,7 @@ import pytest
 import torch
 import typer
 
+import gkn.cli
 from gkn import Dataset, Grid, Recipe, load
 from gkn.cli.shell import literals
 from gkn.cli.streams import Unfailing
@@ -161,6 +162,27 @@ def test_a_reader_that_has_read_enough_is_no_error(data):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("close", ["2>&-", "2>/dev/full"])
+def test_a_training_in_python_goes_on_without_its_errors_stream(close, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, gkn\n"
+        "u = torch.rand(4, 25, dtype=torch.float64)\n"
+        "model = gkn.GKN(dim=2, width=4, kernel=(4,))\n"
+        "print(gkn.fit(gkn.Dataset(gkn.Grid(5), a=u, u=1 + u), model, gkn.Radius(0.4), epochs=1).about['metrics']['epoch'])\n"
+    )
+    done = subprocess.run(
+        f"{sys.executable} {script} {close}", shell=True, env=ENVIRONMENT, stdout=subprocess.PIPE, timeout=100
+    )
+    assert done.stdout == b"1\n"
+
+
+def test_an_error_message_has_an_end(capsys):
+    with pytest.raises(SystemExit):
+        gkn.cli._fail("x" * 10**6, 1)
+    assert "and 998000 more characters" in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_a_stream_that_is_closed_later():
     stream = open(os.devnull, "w")  # noqa: SIM115
     guarded = Unfailing(stream)
@@ -184,6 +206,9 @@ def test_a_stream_that_is_closed_later():
         ("epochs = [1]", "epochs = [1]: needed a whole number"),
         ("model = {a = 1}", "model = {'a': 1}: needed a text or a number"),
         ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("epochs" + ".a" * 3000 + " = 1", "epochs = a value that is nested deeply: needed a whole number"),
+        ("epochs" + ".a" * 40000 + " = 1", "such a file has at most 65536"),
+        (f"epochs = '{'x' * 9999}'", "xxx ...: needed a whole number"),
         ("lr = ", "not TOML"),
     ],
 )

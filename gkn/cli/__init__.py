@@ -15,6 +15,8 @@ from gkn.cli.console import console, errors, plain
 from gkn.cli.streams import guard_streams
 from gkn.system.stopping import Stopped
 
+LONGEST = 2000
+"""Characters of an error message; files may hold names of any length."""
 DESCRIPTION = "Learn the solution operator of a PDE from examples, on any mesh or point cloud, and evaluate it at any point."
 VERBS = {
     "data": ("gkn.cli.data", "app", "Make, import, inspect and check datasets."),
@@ -133,7 +135,8 @@ def _stop_again(unraisable: Any) -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    errors.print(f"[bold red]error:[/] {plain(text)}")
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ... and {len(text) - LONGEST} more characters"
+    errors.print(f"[bold red]error:[/] {plain(shown)}")
     sys.exit(code)
 
 

@@ -70,7 +70,7 @@ def _kind(parameter: Any) -> str:
 
 def _check_type(path: Path, key: str, value: Any, parameter: Any) -> None:
     """Refuse values of another type than the option has, which would be converted without a word: true to 1.0, 2.5 to 2."""
-    many, shown = parameter.multiple, "true" if value is True else "false" if value is False else repr(value)
+    many, shown = parameter.multiple, "true" if value is True else "false" if value is False else _shown(value)
     kind, words = _NEEDED.get(_kind(parameter), ((str, int, float), "a text or a number"))
     each = value if isinstance(value, list) else [value]
     right = all(isinstance(one, kind) and (kind is bool or not isinstance(one, bool)) for one in each)
@@ -78,7 +78,15 @@ def _check_type(path: Path, key: str, value: Any, parameter: Any) -> None:
         raise typer.BadParameter(f"{path}: {key} = {shown}: needed {words}{', in a list such as [1, 2]' if many else ''}")
 
 
-MOST_CONFIG = 2**20
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "a value that is nested deeply"
+    return text if len(text) <= 80 else f"{text[:80]} ..."
+
+
+MOST_CONFIG = 2**16
 """Bytes that a file of options may have."""
 Config = Annotated[
     Path | None,

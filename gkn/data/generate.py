@@ -10,7 +10,6 @@ import operator
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -31,6 +30,7 @@ from gkn.data.problems.problem import Fields, Problem
 from gkn.geometry.domain import Domain
 from gkn.system.checks import check_device
 from gkn.system.machine import versions
+from gkn.system.stopping import end_with
 
 
 class WorkerLost(RuntimeError):
@@ -176,15 +176,9 @@ def followed() -> dict[str, Any]:
 
 
 def follow(parent: int) -> None:
-    """Let this worker process end with its parent. If the parent is killed, nobody else would end it."""
+    """Let this worker process end with its parent."""
     if os.getpid() != parent:  # a backend of threads has no other processes
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+        end_with(parent)
 
 
 def _on_gpu(

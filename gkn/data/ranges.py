@@ -11,6 +11,7 @@ from torch import Tensor
 from gkn.data.dataset import Dataset
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
+from gkn.system.checks import has_types
 
 SLACK = 0.05
 """Share of a range by which values may lie outside before a warning."""
@@ -47,6 +48,20 @@ def ranges_of_data(datasets: Sequence[Dataset]) -> dict[str, Any]:
         "spacing": max(domain.spacing for domain in domains) * frame.scale,
         "nodes": max(len(domain) for domain in domains),
     }
+
+
+def check_ranges(ranges: Any) -> None:
+    """Raise a TypeError unless these are ranges as `ranges_of_data` returns them, or those of an older version, or None."""
+    kinds = {"inputs": dict, "low": list, "high": list, "measure": list, "spacing": (int, float), "nodes": int}
+    given = {} if ranges is None else ranges
+    sound = type(given) is dict and has_types(given, {name: kind for name, kind in kinds.items() if name in given})
+    if sound:
+        pairs = [*given.get("inputs", {}).values(), given.get("measure", [0, 0])]
+        corners = [given.get("low", []), given.get("high", [])]
+        sound = all(type(each) is list and all(type(x) in (int, float) for x in each) for each in (*pairs, *corners))
+        sound = sound and all(len(each) == 2 for each in pairs) and len(corners[0]) == len(corners[1])
+    if not sound:
+        raise TypeError("the ranges of the training data make no sense")
 
 
 def outside(

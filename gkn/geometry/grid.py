@@ -61,10 +61,10 @@ class Grid(Domain):
         periodic: bool | Sequence[bool] | NDArray[Any] = False,
         nodes: str = "vertices",
     ) -> None:
-        counts: Any = [size] * operator.index(dim) if np.ndim(size) == 0 else size
-        shape = tuple(operator.index(n) for n in counts)
-        if len(shape) not in (1, 2, 3):
+        if (operator.index(dim) if np.ndim(size) == 0 else len(size)) not in (1, 2, 3):  # type: ignore[arg-type]
             raise ValueError(f"Grid(size={size}, dim={dim}): dim must be 1, 2 or 3")
+        counts: Any = [size] * dim if np.ndim(size) == 0 else size
+        shape = tuple(operator.index(n) for n in counts)
         if math.prod(shape) > 2**40:
             raise ValueError(f"Grid(size={size}, dim={dim}): {math.prod(shape):.1e} nodes are too many for any machine")
         if min(shape) < 2:

@@ -102,6 +102,7 @@ class Model(nn.Module, ABC):
         super().__init__()
         if type(dim) is not int or not 1 <= dim <= 3:
             raise ValueError(f"{type(self).__name__}(dim={dim}): needed 1, 2 or 3")
+        check_sizes(type(self).__name__, in_channels=in_channels, out_channels=out_channels)
         self.dim, self.in_channels, self.out_channels = dim, in_channels, out_channels
 
     # --- evaluation

@@ -20,6 +20,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from gkn.system.checks import has_types
 from gkn.system.files import CorruptFile, make_folder, read_sealed_json, unfinished, write, write_sealed_json
 from gkn.system.tensors import read_tensors
 
@@ -32,6 +33,16 @@ class Checkpoint:
     step: int
     state: dict[str, Any]
     tensors: dict[str, Tensor]
+
+
+def _is_state(state: Mapping[str, Any]) -> bool:
+    """True if the entries of a state have the kinds that a training run writes."""
+    number = (int, float)
+    needed = {"epoch": int, "place": int, "edges": int, "metrics": list, "best": (dict, type(None)), "total": number}
+    if not has_types(state, {**needed, "seconds": number}):
+        return False
+    of_best = state["best"] is None or has_types(state["best"], {"step": int, "validation": number})
+    return of_best and all(has_types(entry, {"epoch": int, "step": int, "loss": number}) for entry in state["metrics"])
 
 
 class Checkpoints:
@@ -79,6 +90,8 @@ class Checkpoints:
             listed, state = found["tensors"], dict(found["state"])
             if not _NAME.fullmatch(listed["file"]):
                 raise CorruptFile(f"{path}: its entry 'tensors' makes no sense")
+            if self.runs and not _is_state(state):
+                raise CorruptFile(f"{path}: its entry 'state' makes no sense")
             arrays = read_tensors(self.folder / listed["file"], listed["bytes"], listed["sha256"])
         except (KeyError, TypeError) as error:
             raise CorruptFile(f"{path}: fields missing or unknown ({error})") from error

@@ -17,7 +17,7 @@ from torch import Tensor
 from gkn.data.dataset import Dataset
 from gkn.data.features import Features
 from gkn.data.normalizer import Normalizer
-from gkn.data.ranges import outside
+from gkn.data.ranges import check_ranges, outside
 from gkn.data.sample import Sample
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
@@ -357,7 +357,8 @@ class Operator:
             inputs, outputs = (restore_normalizer(card["normalizers"][name], name, tensors) for name in ("inputs", "outputs"))
             known = None if card["features"] is None else Features.from_json(card["features"])
             weighted, about = bool(card["weighted"]), dict(card["about"])
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            check_ranges(about.get("ranges"))
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, MemoryError, IndexError) as error:
             raise CorruptFile(f"{folder / CARD}: fields missing or unknown ({error})") from error
         weights = {name.removeprefix("model/"): x for name, x in tensors.items() if name.startswith("model/")}
         try:

@@ -21,6 +21,8 @@ except ImportError:  # Windows: folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
 TEMPORARY = ".tmp-"
+DEEP = 32
+"""Levels of lists and dictionaries that a file of ours may have."""
 LOCK = ".lock"
 _UNFINISHED = re.compile(r"(?P<name>.+)\.tmp-\d+-[0-9a-f]{8}")
 
@@ -267,4 +269,16 @@ def read_sealed_json(path: Path, max_bytes: int = 64 * 2**20) -> dict[str, Any]:
         raise CorruptFile(f"{path}: not readable ({error}); restore it from a copy or make it again") from error
     if not intact:
         raise CorruptFile(f"{path}: changed since it was written; restore it from a copy or make it again")
+    if _depth(sealed) > DEEP:
+        raise CorruptFile(f"{path}: its entries are nested deeper than gkn writes them")
     return dict(sealed)
+
+
+def _depth(value: Any) -> int:
+    """Return how deep lists and dictionaries are nested; at most a little more than `DEEP`."""
+    level, depth = [value], 0
+    while level and depth <= DEEP:
+        inner = [each for each in level if isinstance(each, dict | list)]
+        level = [one for each in inner for one in (each.values() if isinstance(each, dict) else each)]
+        depth += bool(inner)
+    return depth

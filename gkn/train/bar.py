@@ -36,10 +36,18 @@ def training_bar(name: str) -> Iterator[Report]:
 @contextmanager
 def default_report(report: Report | None) -> Iterator[Report | None]:
     """Yield the report that was given; without one, a bar if the errors go to a terminal or a notebook."""
-    from rich.console import Console
-
-    if report is not None or not (sys.stderr.isatty() or Console(stderr=True).is_jupyter):
+    if report is not None or not _is_seen():
         yield report
         return
     with training_bar("fit") as bar:
         yield bar
+
+
+def _is_seen() -> bool:
+    """True if the errors stream is a terminal or a notebook. A program may have closed it, or have been started without."""
+    from rich.console import Console
+
+    try:
+        return sys.stderr.isatty() or Console(stderr=True).is_jupyter
+    except (AttributeError, ValueError, OSError):
+        return False

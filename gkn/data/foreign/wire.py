@@ -24,7 +24,7 @@ def send(value: Any, write: Callable[[Any], object]) -> None:
         write(array.data.cast("B") if array.size else b"")
 
 
-def receive(read: Callable[[int], bytearray]) -> Any:
+def receive(read: Callable[[int], Any]) -> Any:
     """Read what `send` wrote. `read` returns as many bytes as it is asked for."""
     (length,) = _LENGTH.unpack(read(_LENGTH.size))
     return _restored(json.loads(bytes(read(length))), read)
@@ -50,7 +50,7 @@ def _described(value: Any, arrays: list[Array]) -> Any:
     raise UnreadableFile(f"holds a {type(value).__name__}")
 
 
-def _restored(said: Any, read: Callable[[int], bytearray]) -> Any:
+def _restored(said: Any, read: Callable[[int], Any]) -> Any:
     if not isinstance(said, dict):
         return said
     ((kind, inner),) = said.items()

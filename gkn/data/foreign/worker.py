@@ -15,6 +15,7 @@ from gkn.data.foreign.raw import RawMesh, UnreadableFile
 from gkn.data.foreign.wire import send
 from gkn.system.files import CorruptFile
 from gkn.system.memory import assume_available
+from gkn.system.stopping import end_with
 
 LIBRARIES = 2**28
 """Bytes that parsers may take beside the content of a file."""
@@ -75,6 +76,8 @@ def serve(requests: Any, write: Callable[[Any], object]) -> None:
 
 
 def main() -> None:
+    if os.name == "posix":
+        end_with(int(sys.argv[2]))
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a library prints must not get among the answers
 

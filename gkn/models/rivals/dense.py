@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gkn.data.dataset import Dataset
 from gkn.graph.graph import Graph
-from gkn.models.model import Defaults, Model
+from gkn.models.model import Defaults, Model, check_sizes
 from gkn.models.rivals.pointwise import feed_forward
 
 
@@ -25,6 +25,7 @@ class Dense(Model):
         self, dim: int, in_channels: int = 1, out_channels: int = 1, points: int = 1, hidden: Sequence[int] = (512, 512)
     ) -> None:
         super().__init__(dim, in_channels, out_channels)
+        check_sizes("Dense", points=points)
         self.points, self.hidden = points, tuple(hidden)
         self.layers = feed_forward([points * in_channels, *hidden, points * out_channels], nn.ReLU)
 

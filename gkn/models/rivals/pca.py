@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
 from gkn.graph.graph import Graph
-from gkn.models.model import Defaults, Model
+from gkn.models.model import Defaults, Model, check_sizes
 from gkn.models.rivals.dense import check_points
 from gkn.models.rivals.pointwise import feed_forward
 
@@ -74,6 +74,7 @@ class PCANet(Model):
         super().__init__(dim, in_channels, out_channels)
         if in_channels != 1 or out_channels != 1:
             raise ValueError(f"PCANet maps one field to one field; given {in_channels} and {out_channels}: use Dataset.using")
+        check_sizes("PCANet", points=points, inputs=inputs, outputs=outputs)
         self.points, self.inputs, self.outputs, self.hidden = points, inputs, outputs, tuple(hidden)
         for name, count in (("a", inputs), ("u", outputs)):
             self.register_buffer(f"{name}_mean", torch.zeros(points))

@@ -11,7 +11,7 @@ from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
 from gkn.geometry.domain import Domain
 from gkn.graph.graph import Graph
-from gkn.models.model import Defaults, Model
+from gkn.models.model import Defaults, Model, check_sizes
 from gkn.models.rivals.dense import check_points
 from gkn.models.rivals.pca import one_dataset, principal
 from gkn.pde.finite_differences import check_positive
@@ -78,6 +78,7 @@ class RBM(Model):
         super().__init__(dim, in_channels, out_channels)
         if in_channels != 1 or out_channels != 1:
             raise ValueError(f"RBM maps one field to one field; given {in_channels} and {out_channels}: use Dataset.using")
+        check_sizes("RBM", points=points, size=size)
         self.points, self.size, self.f = points, size, f
         self.register_buffer("basis", torch.zeros(points**dim, size + 1, dtype=torch.float64))
         self.register_buffer("scales", torch.ones(4, dtype=torch.float64))  # mean and std of a, mean and std of u
