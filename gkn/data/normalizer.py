@@ -17,6 +17,10 @@ from gkn.system.checks import check_real, power_of_two
 
 LARGE = 30.0
 """Standard deviations above which the mean of a field is left out of the loss, which then is relative to the variation."""
+FLOOR = 0.01
+"""Standard deviations of a field that such a loss is at least relative to, in samples that vary less."""
+ROUNDING = 1e-15
+"""Share of its size by which a field varies if it is the same everywhere, but was computed."""
 PRECISE = 1000.0
 """Standard deviations above which the mean of a field leaves single precision too few digits for its variation."""
 
@@ -57,17 +61,6 @@ class Normalizer:
     @property
     def fields(self) -> int:
         return self.mean.shape[-1]
-
-    def large_mean(self, dataset: Dataset, names: Sequence[str]) -> Tensor:
-        """Return (c,) True for fields whose mean is so large that their relative error says nothing about how they vary.
-
-        A field that does not vary in the dataset is none of them.
-        """
-        large = self._ratio > LARGE
-        for k in large.nonzero()[:, 0].tolist():
-            ends = (dataset.value(names[k], i).double().aminmax() for i in range(len(dataset)))
-            large[k] = any(float(high - low) > 1e-12 * abs(float(high)) for low, high in ends)
-        return large
 
     @property
     def unit(self) -> Tensor:
@@ -112,7 +105,7 @@ class Normalizer:
             stds.append(float(moments.square / max(moments.count, 1)) ** 0.5)
         mean = torch.tensor(means, dtype=torch.float64)
         std = _shared(torch.tensor(stds, dtype=torch.float64), datasets[0], names)
-        constant = std <= 1e-12 * mean.abs().clamp_min(1e-300)
+        constant = std <= ROUNDING * mean.abs().clamp_min(1e-300)
         return Normalizer(mean, torch.where(constant, 1.0, std))
 
     @staticmethod
@@ -196,6 +189,24 @@ class Normalizer:
     def deviation(self, values: Tensor, points: Tensor) -> Tensor:
         """Return fields at points minus their mean, in float64."""
         return values.double() - (self.mean if self.domain is None else self.at(points)[0])
+
+
+def hidden_scales(datasets: Sequence[Dataset], known: Normalizer | None = None) -> Tensor:
+    """Return (o,) the standard deviation of outputs whose mean hides how they vary, 0 for others.
+
+    The relative error of such a field says nothing. A field that does not vary within any sample is not hidden.
+
+    known   a normaliser that was fitted to the outputs of these datasets
+    """
+    first = datasets[0]
+    fitted = Normalizer.fit(datasets, first.outputs) if known is None else known
+    large = fitted.mean.abs() > LARGE * fitted.std
+    for k in large.nonzero()[:, 0].tolist():
+        ends = (each.value(first.outputs[k], i).double().aminmax() for each in datasets for i in range(len(each)))
+        large[k] = any(float(high - low) > 8 * ROUNDING * abs(float(high)) for low, high in ends)
+    for start, stop in first.output_fields.values():
+        large[start:stop] = large[start:stop].any()
+    return torch.where(large, fitted.std, 0.0)
 
 
 def _shared(std: Tensor, dataset: Dataset, names: Sequence[str]) -> Tensor:

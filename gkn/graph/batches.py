@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
-from gkn.data.normalizer import Normalizer
-from gkn.data.sample import check_sample
+from gkn.data.normalizer import FLOOR, Normalizer
+from gkn.data.sample import Sample, check_sample
 from gkn.geometry.domain import Domain
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import CANDIDATES, lumped
@@ -29,12 +29,14 @@ class Batch:
     a          (nodes, c) inputs, normalised
     deviation  (nodes, o) outputs minus their mean, in a unit of each field
     std        (nodes or 1, o) standard deviation, in the same units; the target of the network is deviation / std
-    counted    (nodes or 1, o) the mean, for fields whose relative loss is relative to u; 0 for fields with a large mean
+    counted    (nodes or 1, o) what is added to the deviation to give what the relative loss is relative to: u or, for hidden
+               fields, u minus the mean of the sample
+    floor      (o,) what the loss of a hidden field is at least relative to; None if no field is hidden
     profile    (nodes or 1, o) the mean minus that at one node: as it is seen by differences between nodes
     weights    (nodes,) quadrature weights, or None
     sizes      number of nodes of each graph
     samples    number of the sample of each graph, in the data it came from
-    fixed      every batch of as many graphs has this graph and these weights, means and standard deviations
+    fixed      every batch of as many graphs has this graph and these weights, standard deviations and profiles
     fields     columns (first, last + 1) of each output field, the components of a vector together; empty: one field
     u          (nodes, o) outputs with their mean, in the same units, in float64; None for training
     """
@@ -52,6 +54,7 @@ class Batch:
     fixed: bool = False
     fields: tuple[tuple[int, int], ...] = ()
     u: Tensor | None = None
+    floor: Tensor | None = None
 
     def split(self, counts: Sequence[int]) -> list[Batch]:
         """Split into batches of so many graphs each, whose graphs keep what was computed for the whole."""
@@ -64,9 +67,8 @@ class Batch:
             weights, u = (None if x is None else x[some] for x in (self.weights, self.u))
             x, a, deviation = self.x[some], self.a[some], self.deviation[some]
             sizes, samples = self.sizes[which], self.samples[which]
-            pieces.append(
-                Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, fields=self.fields, u=u)
-            )
+            more: dict[str, Any] = {"fields": self.fields, "u": u, "floor": self.floor}
+            pieces.append(Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, **more))
         return pieces
 
     def used_by(self, stream: torch.cuda.Stream) -> None:
@@ -95,14 +97,18 @@ class Batch:
         return torch.stack([torch.linalg.vector_norm(part) for part in values.split(self.sizes)])
 
 
-def relative(error: Tensor, truth: Tensor, batch: Batch, weights: Tensor | None) -> Tensor:
+def relative(error: Tensor, truth: Tensor, batch: Batch, weights: Tensor | None, floor: Tensor | None = None) -> Tensor:
     """Return |error| / |truth| of (nodes, o) for each graph and output field of a batch: (G, fields).
 
-    Norms are quadratures with the weights (nodes,), or sums without.
+    Norms are quadratures with the weights (nodes,), or sums without. `floor`: values (o,) whose norm that of the truth is at
+    least.
     """
-    w = 1.0 if weights is None else weights.to(error.dtype).sqrt()[:, None]
-    pairs = zip(batch.by_field(w * error), batch.by_field(w * truth), strict=True)
-    return torch.stack([batch.norms(one) / batch.norms(other) for one, other in pairs], 1)
+    w = torch.ones_like(error[:, :1]) if weights is None else weights.to(error.dtype).sqrt()[:, None]
+    errors, truths = (torch.stack([batch.norms(x) for x in batch.by_field(w * each)], 1) for each in (error, truth))
+    if floor is not None:
+        least = torch.stack([batch.norms(x) for x in batch.by_field(w * floor.to(error.dtype))], 1)
+        truths = torch.maximum(truths, least)
+    return errors / truths
 
 
 class Batches:
@@ -114,6 +120,7 @@ class Batches:
         inputs, outputs   normalisers of a and of u
         weighted          batches carry quadrature weights; those of drawn nodes include all points near them
         precise           batches have outputs in float64, with and without their mean
+        hidden            (o,) the standard deviation of fields whose mean is large, 0 for others; see `hidden_scales`
         periods           (d,) periods of the axes along which edges wrap around, inf for the others; None: no axis
     """
 
@@ -129,6 +136,7 @@ class Batches:
         weighted: bool = False,
         periods: Tensor | None = None,
         precise: bool = False,
+        hidden: Tensor | None = None,
     ) -> None:
         self.periods, self.precise = periods, precise
         if not len(dataset):
@@ -137,9 +145,11 @@ class Batches:
         self._numbers = [dataset.number(i) for i in range(len(dataset))]
         self._one_domain = dataset.one_domain
         self._fields = tuple(dataset.output_fields.values())
-        self._unit, self._large = outputs.unit, outputs.large_mean(dataset, dataset.outputs)
+        self.unit = outputs.unit
         for start, stop in self._fields:  # components of a vector have one unit
-            self._unit[start:stop] = self._unit[start:stop].max()
+            self.unit[start:stop] = self.unit[start:stop].max()
+        self._hidden = None if hidden is None or not bool(hidden.any()) else hidden > 0
+        self._floor = None if self._hidden is None or hidden is None else (FLOOR * hidden / self.unit).to(device)
         self.device, self.dtype, self.weighted = torch.device(device), dtype, weighted
         self._drawn: tuple[int, int] | None = None
         self._points: dict[int, _Points] = {}
@@ -188,7 +198,7 @@ class Batches:
             values = functions.take((of_sample[:, None], nodes))
         sizes = (values.a.shape[1],) * len(graphs)
         fixed = self.rule.drawn is None
-        return self._batch(graph, some, values.flat(), sizes, samples, fixed)
+        return self._batch(graph, some, values.flat(), functions.offset[of_sample], sizes, samples, fixed)
 
     def several(self, parts: Sequence[Sequence[int]]) -> list[Batch]:
         """Make several batches together: for small graphs that takes little longer than one."""
@@ -209,6 +219,7 @@ class Batches:
         graph: Graph,
         points: _Points,
         functions: _Functions,
+        offset: Tensor,
         sizes: tuple[int, ...],
         samples: Sequence[int],
         fixed: bool = False,
@@ -216,8 +227,11 @@ class Batches:
         weights, x = points.weights if self.weighted else None, points.x.to(self.dtype)
         numbers = tuple(self._numbers[sample] for sample in samples)
         std, counted, profile = points.std, points.counted, points.profile
+        if self._hidden is not None:
+            counted = counted + offset.repeat_interleave(sizes[0], 0)
         a, deviation, u = functions.a, functions.deviation, functions.u
-        return Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, numbers, fixed, self._fields, u)
+        more = (weights, sizes, numbers, fixed, self._fields, u, self._floor)
+        return Batch(graph, x, a, deviation, std, counted, profile, *more)
 
     def _whole(self, count: int) -> tuple[Graph, _Points]:
         """Return `count` copies of the graph of the whole domain, and its points. The graph is cached: all batches share it."""
@@ -246,31 +260,42 @@ class Batches:
             graph = self.rule.wrapped(points.x, periods=self.periods).with_points(points.x, points.weights)
         if self._fits and self.rule.drawn is None:
             self._graphs[sample] = graph
-        return self._batch(graph, points, values, (len(values.a),), [sample])
+        return self._batch(graph, points, values, functions.offset, (len(values.a),), [sample])
 
     def _load(self, samples: range) -> _Functions:
         """Read, check and normalise samples, and bring them to the device."""
         inputs, outputs = self.normalizers
-        a_all, deviations, u_all = [], [], []
+        a_all, deviations, u_all, offsets = [], [], [], []
         for i in samples:
             sample = self.dataset[i]
             for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
                 check_sample(values, names, self.dataset.label(i))
             a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
-            deviation = outputs.deviation(sample.u, sample.x) / self._unit
+            deviation = outputs.deviation(sample.u, sample.x) / self.unit
             deviations.append(deviation if self.precise else deviation.to(self.dtype))
             if self.precise:
-                u_all.append(sample.u.double() / self._unit)
+                u_all.append(sample.u.double() / self.unit)
             for names, values in ((self.dataset.inputs, a_all[-1]), (self.dataset.outputs, deviations[-1])):
                 check_sample(values, names, self.dataset.label(i), f", normalised, in {self.dtype}")
+            offsets.append(self._offset(sample, deviation))
         u = torch.stack(u_all).to(self.device) if self.precise else None
-        return _Functions(torch.stack(a_all).to(self.device), torch.stack(deviations).to(self.device), u)
+        a, deviation, offset = (torch.stack(each).to(self.device) for each in (a_all, deviations, offsets))
+        return _Functions(a, deviation, u, offset)
+
+    def _offset(self, sample: Sample, deviation: Tensor) -> Tensor:
+        """Return (o,) the number to add to hidden fields of a sample for a mean of 0."""
+        if self._hidden is None:
+            return torch.zeros(deviation.shape[1], dtype=self.dtype)
+        mean, _ = self.normalizers[1].at(sample.x, sample.domain)
+        values = deviation + (mean - mean.reshape(-1, deviation.shape[1])[:1]) / self.unit
+        w = sample.weights[:, None] if self.weighted else torch.ones_like(values[:, :1])
+        return torch.where(self._hidden, -(w * values).sum(0) / w.sum(), 0.0).to(self.dtype)
 
     def _points_of(self, sample: int) -> _Points:
         key = 0 if self._one_domain else sample
         if key not in self._points:
             points = _Points.of(
-                self.dataset.domain_of(sample), self.normalizers[1], self._unit, self._large, self.device, self.dtype
+                self.dataset.domain_of(sample), self.normalizers[1], self.unit, self._hidden, self.device, self.dtype
             )
             if not self._fits and not self.dataset.one_domain:
                 return points
@@ -283,15 +308,16 @@ class _Functions:
     a: Tensor  # (n, K, c), normalised
     deviation: Tensor  # (n, K, o), as in `Batch`
     u: Tensor | None  # likewise
+    offset: Tensor  # (n, o), added to all values of a sample
 
     def take(self, where: Any) -> _Functions:
         """Return the values at some indices."""
-        return _Functions(self.a[where], self.deviation[where], None if self.u is None else self.u[where])
+        return replace(self, a=self.a[where], deviation=self.deviation[where], u=None if self.u is None else self.u[where])
 
     def flat(self) -> _Functions:
         """Return the values of all graphs (G, m, ...) one after the other."""
         u = None if self.u is None else self.u.flatten(0, 1)
-        return _Functions(self.a.flatten(0, 1), self.deviation.flatten(0, 1), u)
+        return replace(self, a=self.a.flatten(0, 1), deviation=self.deviation.flatten(0, 1), u=u)
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,12 +330,13 @@ class _Points:
 
     @staticmethod
     def of(
-        domain: Domain, outputs: Normalizer, unit: Tensor, large: Tensor, device: torch.device, dtype: torch.dtype
+        domain: Domain, outputs: Normalizer, unit: Tensor, hidden: Tensor | None, device: torch.device, dtype: torch.dtype
     ) -> _Points:
         mean, std = (x.reshape(-1, outputs.fields) / unit for x in outputs.at(domain.points, domain))
-        counted = torch.where(large, 0.0, mean)
+        profile = mean - mean[:1]
+        counted = mean if hidden is None else torch.where(hidden, profile, mean)
         x, weights = domain.points.to(device), domain.weights.to(device, dtype)
-        return _Points(x, weights, *(each.to(device, dtype) for each in (std, counted, mean - mean[:1])))
+        return _Points(x, weights, *(each.to(device, dtype) for each in (std, counted, profile)))
 
     def take(self, nodes: Tensor, weighted: bool) -> _Points:
         """Return the points of draws (G, m), one draw after the other.
@@ -341,5 +368,5 @@ def _joined(parts: list[Batch]) -> Batch:
     made_of = [part.graph.made_of for part in parts if part.graph.made_of is not None]
     points, masses = (torch.cat([each[i] for each in made_of]) for i in range(2))
     graph = Graph.batch([part.graph for part in parts]).with_points(points, masses)
-    fields = parts[0].fields
-    return Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, fields=fields, u=u)
+    more: dict[str, Any] = {"fields": parts[0].fields, "u": u, "floor": parts[0].floor}
+    return Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, **more)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
+from gkn.data.normalizer import FLOOR
 from gkn.data.sample import BadNumbers, Sample, check_sample
 from gkn.graph.batches import Batch, Batches, relative
 from gkn.graph.rules import Rule
@@ -194,7 +195,7 @@ def errors_of(found: Tensor, dataset: Dataset, ratios: Tensor | None = None) -> 
 class Judge:
     """Errors of some samples at a time. `fit` uses it to share them among ranks and to stop between them.
 
-    of_variation   fields whose error is relative to their variation, and not to themselves
+    hidden   (o,) the standard deviation of fields whose error is relative to their variation, as in training; 0 for others
     """
 
     def __init__(
@@ -206,12 +207,13 @@ class Judge:
         r: float | None = None,
         weighted: bool = True,
         seed: int = 0,
-        of_variation: Sequence[str] = (),
+        hidden: Tensor | None = None,
     ) -> None:
         if not len(dataset):
             raise ValueError("relative_l2: this dataset has no samples")
         self.operator, self.dataset, self.how, self.r, self.seed = operator, dataset, how, r, seed
-        self.weighted, self.of_variation = weighted, tuple(of_variation)
+        self.weighted = weighted
+        self.floor = FLOOR * (torch.zeros(len(dataset.outputs)) if hidden is None else hidden).double()
         self._operator = operator if isinstance(operator, Operator) else None
         self._batches: Batches | None = None
         self._step, self._draws = 1, 1
@@ -255,19 +257,22 @@ class Judge:
 
         tick   is called now and then during long evaluations, and may raise
         """
-        found, ratios = self.errors_and_ratios(samples, tick)
-        chosen = torch.tensor([name in self.of_variation for name in self.dataset.output_fields])
-        return torch.where(chosen & ~ratios.isnan(), found * ratios, found)
+        return self._measured(samples, tick)[2]
+
+    def errors_and_ratios(self, samples: range) -> tuple[Tensor, Tensor]:
+        """Return the errors (samples, fields) relative to u, and |u| / |u - mean of u|, NaN where a field does not vary."""
+        found, ratios, _ = self._measured(samples, None)
+        return found, ratios
 
     @torch.no_grad()
-    def errors_and_ratios(self, samples: range, tick: Callable[[int, int], None] | None = None) -> tuple[Tensor, Tensor]:
-        """Return the errors (samples, fields) relative to u, and |u| / |u - mean of u|, NaN where a field does not vary."""
+    def _measured(self, samples: range, tick: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return errors and ratios, and the errors by which a network is judged."""
         if self._batches is None:
-            found, ratios = (torch.stack(each) for each in zip(*(self._one(i, tick) for i in samples), strict=True))
+            found, ratios, judged = (torch.stack(each) for each in zip(*(self._one(i, tick) for i in samples), strict=True))
         else:
             l = self._draws
             parts = self._of_batch(self._batches.batch([i * l + k for i in samples for k in range(l)]))
-            found, ratios = (each.reshape(len(samples), l, -1).mean(1).cpu() for each in parts)
+            found, ratios, judged = (each.reshape(len(samples), l, -1).mean(1).cpu() for each in parts)
         for i, row in zip(samples, found.tolist(), strict=True):
             for name, error in zip(self.dataset.output_fields, row, strict=True):
                 if not math.isfinite(error):
@@ -275,21 +280,31 @@ class Judge:
                         f"the relative error of sample {self.dataset.label(i)}, field {name}, is {error}: is it 0 on "
                         f"all points, or is the prediction not finite?"
                     )
-        return found, ratios
+        return found, ratios, judged
 
-    def _of_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return errors and ratios (graphs, fields) of a batch, whose graphs all have the same number of nodes."""
+    def _of_batch(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `_measured` does for the graphs of a batch, which all have the same number of nodes."""
         assert self._operator is not None
+        assert self._batches is not None
         assert batch.u is not None
         weights = batch.weights if self.weighted else None
         error = self._operator.deviation(batch).double() - batch.deviation
         u = batch.u.reshape(len(batch.sizes), -1, batch.u.shape[1])
         w = torch.ones_like(u[..., :1]) if weights is None else weights.double().reshape(len(u), -1, 1)
         variation = (u - (w * u).sum(1, keepdim=True) / w.sum(1, keepdim=True)).flatten(0, 1)
-        varies = relative(variation, batch.u, batch, weights)
-        return relative(error, batch.u, batch, weights), torch.where(varies > LEAST, 1 / varies, math.nan)
+        varies, found = relative(variation, batch.u, batch, weights), relative(error, batch.u, batch, weights)
+        judged = relative(error, variation, batch, weights, (self.floor / self._batches.unit).to(error.device))
+        return (
+            found,
+            torch.where(varies > LEAST, 1 / varies, math.nan),
+            torch.where(self._is_hidden.to(found.device), judged, found),
+        )
 
-    def _one(self, i: int, tick: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:
+    @property
+    def _is_hidden(self) -> Tensor:
+        return torch.stack([self.floor[start] > 0 for start, _ in self.dataset.output_fields.values()])
+
+    def _one(self, i: int, tick: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor, Tensor]:
         sample = self.dataset[i]
         check_sample(sample.a, self.dataset.inputs, self.dataset.label(i))
         check_sample(sample.u, self.dataset.outputs, self.dataset.label(i))
@@ -297,7 +312,11 @@ class Judge:
         weights = sample.weights[:, None] if self.weighted else None
         u, fields = sample.u.double(), [*self.dataset.output_fields.values()]
         ratios = [ratio_to_variation(u[:, start:stop], weights) for start, stop in fields]
-        return relative_errors(found, u, weights, fields), torch.tensor(ratios, dtype=torch.float64)
+        errors = relative_errors(found, u, weights, fields)
+        least = [_norm(u[:, i:j], weights) / _norm(self.floor[i:j].expand(len(u), -1), weights) for i, j in fields]
+        of_variation = torch.tensor(ratios, dtype=torch.float64)
+        judged = errors * torch.fmin(of_variation, torch.stack(least))  # that which is not NaN
+        return errors, of_variation, torch.where(self._is_hidden, judged, errors)
 
     def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:
         if self._operator is None:

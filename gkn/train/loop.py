@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gkn.data.normalizer import LARGE, Normalizer
+from gkn.data.normalizer import LARGE, Normalizer, hidden_scales
 from gkn.data.ranges import ranges_of_data
 from gkn.graph.batches import Batches
 from gkn.models import Model
@@ -84,15 +84,14 @@ class Trainer:
         made: dict[str, Any] = {"device": self.device, "dtype": self.model.like.dtype, "weighted": setup.weighted}
         pairs = zip(datasets, setup.rules, strict=True)
         made["periods"] = periods_for(self.model, datasets[0][0].domain)
+        as_usual = setup.start is None and not recipe.pointwise and recipe.zero is None
+        hidden = made["hidden"] = hidden_scales(datasets, self.outputs if as_usual else None)
         sources = [Batches(each, rule, self.inputs, self.outputs, **made) for each, rule in pairs]
         self.prefetcher = Prefetcher(sources, recipe, fabric.global_rank, fabric.world_size, self.device)
         self.step = Step(self.model, recipe, symmetries, fabric, stop, options.capture)
         self.progress = Progress(self.prefetcher.steps, recipe.epochs, self.device, fabric.world_size)
-        hidden = self._with_large_means()
         self.judge = (
-            None
-            if setup.validation is None
-            else Judge(self.operator(), setup.validation, setup.how, seed=1, of_variation=hidden)
+            None if setup.validation is None else Judge(self.operator(), setup.validation, setup.how, seed=1, hidden=hidden)
         )
         names = [name for name, each in self.model.named_parameters() if each.requires_grad]
         self.watch = Watch(names, ", ".join(setup.features.outputs), fabric.world_size, recipe.loss == "relative", datasets)
@@ -100,9 +99,10 @@ class Trainer:
         self._best: dict[str, Tensor] | None = None  # parameters of the best network, if it was evaluated in this process
         for text in setup.warnings if self.first else ():
             options.warn(text)
-        for name in hidden if self.first else ():
-            much = f"the mean of {name} is over {LARGE:g} standard deviations"
-            options.warn(f"{much}: loss and validation error are relative to its variation")
+        for name, (start, _) in datasets[0].output_fields.items():
+            if self.first and hidden[start] > 0:
+                much = f"the mean of {name} is more than {LARGE:g} times its standard deviation"
+                options.warn(f"{much}: loss and validation error are relative to its variation")
 
     def operator(self, model: Model | None = None, metrics: list[dict[str, Any]] | None = None) -> Operator:
         """Return the model as it is now, or another one of the same run, as an operator."""
@@ -114,12 +114,6 @@ class Trainer:
         about |= {} if self.folder is None else {"run": self.folder.digest}
         chosen = self.model if model is None else model
         return Operator(chosen, setup.rules[0], self.inputs, self.outputs, setup.weighted, setup.features, about)
-
-    def _with_large_means(self) -> list[str]:
-        """Return the output fields with a mean so large that an error relative to them would say nothing."""
-        first = self.setup.datasets[0]
-        large = self.outputs.large_mean(first, first.outputs).tolist()
-        return [name for name, (start, stop) in first.output_fields.items() if any(large[start:stop])]
 
     # --- the run
 

@@ -22,7 +22,7 @@ def _abs(found: Tensor, batch: Batch) -> Tensor:
 
 def _relative(found: Tensor, batch: Batch) -> Tensor:
     error, truth = found * batch.std - batch.deviation, batch.deviation + batch.counted
-    return relative(error, truth, batch, batch.weights).mean(1)
+    return relative(error, truth, batch, batch.weights, batch.floor).mean(1)
 
 
 LOSSES: dict[str, tuple[Callable[[Tensor, Batch], Tensor], bool]] = {
