@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gkn
-from gkn import Cloud, Dataset, Grid, Mesh, Normalizer, Nystrom, fit, import_files, load, smooth
+from gkn import GKN, Cloud, Dataset, Grid, Mesh, Normalizer, Nystrom, fit, import_files, load, smooth
 from gkn.cli.shell import fill
 from gkn.data.ranges import outside
 from gkn.data.readers import UnreadableFile, read_file, read_points
@@ -51,9 +51,91 @@ def test_all_pieces_of_a_file_are_read(repair, tmp_path):
     assert float(data[0].weights.sum()) == pytest.approx(3)
 
 
+def vtu_of(folder, *pieces):
+    write_vtu(folder / "x.vtu", "".join(pieces))
+    return folder / "x.vtu"
+
+
 def write_vtu(path, pieces):
     grid = f"<UnstructuredGrid>{pieces}</UnstructuredGrid>"
     path.write_text(f'<VTKFile type="UnstructuredGrid" byte_order="LittleEndian">{grid}</VTKFile>')
+
+
+def lines(points, values):
+    """Return a piece of lines along the points."""
+    ends = np.arange(len(points) - 1)
+    text = piece(points, np.zeros((0, 3), int), values)
+    for name, kind, data in (
+        ("connectivity", "Int64", np.stack([ends, ends + 1], 1)),
+        ("offsets", "Int64", 2 * (ends + 1)),
+        ("types", "UInt8", [3] * len(ends)),
+    ):
+        empty = f'<DataArray type="{kind}" Name="{name}" NumberOfComponents="1" format="ascii"></DataArray>'
+        assert empty in text
+        text = text.replace(empty, empty.replace("></", f">{' '.join(map(str, np.ravel(data)))}</"))
+    return text.replace('NumberOfCells="0"', f'NumberOfCells="{len(ends)}"')
+
+
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize("kind", ["no cells", "lines"])
+def test_a_piece_that_would_be_lost_is_refused(kind, repair, tmp_path):
+    """Its points belong to no triangle: with --repair they were dropped, and that was the last word about them."""
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    other = (
+        piece(corners + 5, np.zeros((0, 3), int), [4.0, 5.0, 6.0])
+        if kind == "no cells"
+        else lines(corners + 5, [4.0, 5.0, 6.0])
+    )
+    path = vtu_of(tmp_path, piece(corners, [[0, 1, 2]], [1.0, 2.0, 3.0]), other)
+    with pytest.raises(UnreadableFile, match="piece 2 has points, but no cells that are areas, as other pieces have") as raised:
+        read_file(path, ReadOptions(repair=repair))
+    assert "--repair" not in str(raised.value)
+    shared = vtu_of(tmp_path, piece(corners, [[0, 1, 2]], [1.0, 2.0, 3.0]), lines(corners[:2], [1.0, 2.0]))
+    assert len(read_file(shared, ReadOptions(repair=repair)).domain) == 3  # nothing is lost: they are the edge of a triangle
+
+
+def test_pieces_are_joined_up_to_rounding(tmp_path):
+    """Neither the last digit of a coordinate, nor that of the truth, nor the number of a part cracks a mesh."""
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    values = np.array([1.0, 2.0, 3.0])
+    rounded = corners[1:] * (1 + 1e-15) + 1e-14
+    second = np.r_[rounded, [[1.0, 1.0]]]
+    same = vtu_of(tmp_path, piece(corners, [[0, 1, 2]], values), piece(second, [[0, 1, 2]], [2 + 1e-15, 3.0, 4.0]))
+    content = read_file(same, ReadOptions())
+    assert len(content.domain) == 4
+    assert sorted(content.fields["u"][0].tolist()) == [1.0, 2.0, 3.0, 4.0]
+    other = vtu_of(tmp_path, piece(corners, [[0, 1, 2]], values), piece(second, [[0, 1, 2]], [2.5, 3.0, 4.0]))
+    content = read_file(other, ReadOptions())
+    assert len(content.domain) == 5
+    assert any(
+        "points kept apart, because their data differ from those of another point there: 1" in each for each in content.notes
+    )
+    parts = [
+        part.replace('type="Float64" Name="u"', 'type="Int32" Name="u"')
+        for part in (piece(corners, [[0, 1, 2]], [0, 0, 0]), piece(second, [[0, 1, 2]], [1, 1, 1]))
+    ]
+    content = read_file(vtu_of(tmp_path, *parts), ReadOptions())
+    assert len(content.domain) == 4
+
+
+def test_the_parts_of_one_time_are_not_samples(tmp_path):
+    gkn.save(tmp_path / "a.vtu", Mesh.square(0.5), {"u": np.ones(len(Mesh.square(0.5)))})
+    shutil.copy(tmp_path / "a.vtu", tmp_path / "b.vtu")
+
+    def listed(*entries):
+        path = tmp_path / "x.pvd"
+        text = "".join(f"<DataSet {entry}/>" for entry in entries)
+        path.write_text(f'<VTKFile type="Collection"><Collection>{text}</Collection></VTKFile>')
+        return path
+
+    for entries, said in (
+        (('timestep="0" part="0" file="a.vtu"', 'timestep="0" part="1" file="b.vtu"'), "lists 2 files for time 0;"),
+        (('part="0" file="a.vtu"', 'part="1" file="b.vtu"'), "lists 2 files for time 0;"),
+        (('timestep="0" file="a.vtu"', 'timestep="1" file="a.vtu"'), "lists a.vtu 2 times"),
+    ):
+        with pytest.raises(UnreadableFile, match=said):
+            read_file(listed(*entries), ReadOptions())
+    assert len(read_file(listed('file="a.vtu"', 'file="b.vtu"'), ReadOptions())) == 2
 
 
 def test_pieces_with_nan_in_common_points_stay_together(tmp_path):
@@ -146,6 +228,25 @@ def test_the_command_line_warns_of_them(operator, tmp_path):
     said = run("predict", tmp_path / "op", "--input", tmp_path / "in.npz", "--out", tmp_path / "out.npz")
     assert "a is 7, in training it was between" in said
     assert "the points fill the box [100, 102] x [0, 2], in training [0, 2] x [0, 2]" in said
+
+
+def test_a_number_per_sample_that_varies_is_refused():
+    """The answer was that for its first value. So was that for two components of three."""
+    grid, rng = Grid(5), torch.Generator().manual_seed(0)
+    w = torch.rand(6, 25, 2, generator=rng, dtype=torch.float64)
+    data = Dataset(grid, w=w, load=[1.0, 2, 3, 4, 5, 6], u=w[..., 0])
+    operator = fit(data, GKN(dim=2, in_channels=3, width=4, kernel=(4,)), Nystrom(0.6, 20), epochs=1, warn=lambda text: None)
+    good = operator.answer(grid, w=w[0], load=2.0)["u"]
+    assert np.array_equal(operator.answer(grid, w=w[0], load=np.full(25, 2.0))["u"], good)
+    padded = torch.cat([w[0], torch.zeros(25, 1)], 1)
+    assert np.array_equal(operator.answer(grid, w=padded, load=2.0)["u"], good)
+    with pytest.raises(ValueError, match="load is one number per sample, but the given field varies: 0 to 1"):
+        operator.answer(grid, w=w[0], load=torch.linspace(0, 1, 25))
+    with pytest.raises(ValueError, match="needed 2 components, and the others 0"):
+        operator.answer(grid, w=padded + 1, load=2.0)
+    w[0, 7, 1] = torch.nan
+    with pytest.raises(ValueError, match=r"w must be finite, but 1 of 50 are not; the first is nan at \(7, 1\)"):
+        operator.answer(grid, w=w[0], load=2.0)
 
 
 # --- 8: complex numbers, inclined surfaces

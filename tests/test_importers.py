@@ -428,7 +428,7 @@ SAID = {
     reaching_xdmf: "files are not read",
     growing_pt: "holds more than tensors",
     expanding_pt: "more than the file's",
-    bomb_vtu: r"claims 1 GiB \(a compressed array",
+    bomb_vtu: r"claims 1 GiB \(compressed arrays",
     twice_mat: "there twice",
     linked_mat73: "a link to somewhere else",
     filtered_h5: "not part of HDF5",

@@ -215,7 +215,7 @@ WRONG = {
     external_link: "a link to somewhere else",
     cgns_link: "a link to somewhere else",
     loop: "more nodes than any CGNS file needs",
-    claims: "claims .* GiB",
+    claims: "claims .* bytes, but the file holds 0",
     polar: "coordinates CoordinateR, CoordinateX, CoordinateY; needed",
     bad_set: "boundary condition in lists points that do not exist",
 }

@@ -16,7 +16,7 @@ from gkn.data.sample import Sample
 from gkn.data.transfer import transferred
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
-from gkn.system.checks import check_real
+from gkn.system.checks import check_finite, check_real
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,11 @@ class Features:
             raise KeyError(f"the operator needs the field {wanted!r}; given are: {have}")
         rows = {name: parts[name][None] for name in self.given}
         for name, values in rows.items():
-            if name in self.parameters and values.ndim > 1:
-                rows[name] = values[:, 0]  # given as a constant field
+            if name in self.parameters and values.ndim > 1:  # given as a constant field
+                if not torch.equal(values, values[:, :1].expand_as(values)):
+                    low, high = (float(x) for x in values.detach().aminmax())
+                    raise ValueError(f"{name} is one number per sample, but the given field varies: {low:.4g} to {high:.4g}")
+                rows[name] = values[:, 0]
         unknown = {name: torch.zeros(1, len(domain), dtype=torch.float64) for name in self.outputs}
         return self(Dataset.of(domain, {**rows, **unknown}, self.outputs, keep_gradients=True))[0]
 
@@ -117,6 +120,8 @@ class Features:
             check_real(values, name)
             array = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
             check_real(array, name)
+            if name in (*self.given_fields, *self.given):
+                check_finite(array, name)
             if name not in self.groups:
                 parts[name] = array
                 continue
@@ -125,6 +130,8 @@ class Features:
                 array = array.reshape(-1)  # vectors at a few sensors, whose components are numbers
             if array.ndim < 1 or array.shape[-1] < len(names):
                 raise ValueError(f"{name} of shape {tuple(array.shape)}; needed its {len(names)} components on the last axis")
+            if bool(array[..., len(names) :].any()):
+                raise ValueError(f"{name} of shape {tuple(array.shape)}; needed {len(names)} components, and the others 0")
             parts |= {part: array[..., j] for j, part in enumerate(names)}
         return parts
 

@@ -194,6 +194,10 @@ class Domain(ABC):
         """Return (type, corners) for each type of cell, by its meshio name. By default every point is a vertex."""
         return [("vertex", np.arange(len(self))[:, None])]
 
+    def cell_counts(self) -> dict[str, int]:
+        """Return the number of cells of each type."""
+        return {name: len(corners) for name, corners in self.cell_blocks()}
+
     def draw(self, axis: Any, function: NDArray[Any], **style: Any) -> Any:
         """Draw a function (K,) into a matplotlib axis, for dimensions 2 and 3. By default one dot per point."""
         from gkn.geometry.draw import draw_points

@@ -331,6 +331,9 @@ class Grid(Domain):
         parts = [index[tuple(slice(up, n - 1 + up) for up, n in zip(corner, self.shape, strict=True))] for corner in corners]
         return [(name, np.stack([part.reshape(-1) for part in parts], -1))]
 
+    def cell_counts(self) -> dict[str, int]:
+        return {_CELLS[self.dim][0]: math.prod(n - 1 for n in self.shape)}
+
     def draw(self, axis: Any, function: NDArray[Any], **style: Any) -> Any:
         from gkn.geometry.draw import draw_grid
 

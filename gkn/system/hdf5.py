@@ -19,6 +19,10 @@ from gkn.system.memory import available_memory
 Array = NDArray[Any]
 
 
+MOST_PACKED = 2000
+"""Times that packed bytes may be larger when they are unpacked: deflate reaches 1032."""
+
+
 def image_of(arrays: Mapping[str, Array]) -> bytes:
     """Return an HDF5 file laid out in memory. HDF5 never writes to the disk, so no half-written file can exist."""
     name = secrets.token_hex(16)  # not stored, but two threads must not open files of the same name
@@ -62,6 +66,9 @@ def plain_array(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
         raise CorruptFile(f"{path}: {name} is compressed twice")
     if place.dtype.kind not in "fiub":
         raise CorruptFile(f"{path}: {name} holds {place.dtype}, not numbers")
+    claimed, stored = math.prod(place.shape) * place.dtype.itemsize, place.id.get_storage_size()
+    if stored < claimed if place.chunks is None else claimed > MOST_PACKED * stored:  # also if nothing was ever stored
+        raise CorruptFile(f"{path}: {name} {place.shape} claims {claimed} bytes, but the file holds {stored} of them")
     check_fits(path, {name: (place.shape, place.dtype.itemsize)})
     return place
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ _IDS: tuple[str, ...] = (
 _IDS += ("material", "cellentityids", "regionid")
 _IGNORED = ("gmsh:geometrical", "gmsh:dim_tags", "gmsh:bounding_entities")
 MAX_IDS = 32
-_ROUNDING = 1e-12  # of the size of a mesh: what a plane may lose in a file, and less than any surface is inclined by
+MAX_SETS = 256
+ROUNDING = 1e-12  # of the size of a mesh: what a plane may lose in a file, and less than any surface is inclined by
 
 
 def numbers(path: Path, name: str, array: Array) -> Array:
@@ -63,7 +65,7 @@ def content_of(path: Path, raw: RawMesh, options: ReadOptions) -> Content:
         for name, values in raw.point_data.items()
         if name not in _IGNORED
     }
-    masks = _sets(raw, blocks, dims, top, len(points))
+    masks = _sets(raw, blocks, dims, top, len(points), notes)
     # Blocks of one type become one: gmsh, for example, writes a block per entity.
     members: dict[str, list[int]] = {}
     for i, (kind, _) in enumerate(blocks):
@@ -154,7 +156,7 @@ def without_constant_axes(path: Path, points: Array, top: int, notes: list[str])
         bad = int(np.flatnonzero(~np.isfinite(points).all(axis=1))[0])
         raise UnreadableFile(f"{path}: point {bad} is {points[bad].tolist()}; coordinates must be finite")
     extent = np.ptp(points, 0)
-    varies = extent > _ROUNDING * max(float(extent.max()), 1e-300)
+    varies = extent > ROUNDING * max(float(extent.max()), 1e-300)
     if varies.sum() < max(top, 1):
         axes = "".join("xyz"[i] for i in range(len(varies)) if varies[i]) or "no axis"
         what = f"cells of dimension {top}" if top else "points"
@@ -163,7 +165,7 @@ def without_constant_axes(path: Path, points: Array, top: int, notes: list[str])
         return points, {}
     flat = {i: float(points[0, i]) for i in range(len(varies)) if not varies[i]}
     said = ", ".join(f"{'xyz'[i]} = {at:g}" for i, at in flat.items())
-    same = "the same" if not extent[[*flat]].any() else f"the same up to {_ROUNDING:g} of the size"
+    same = "the same" if not extent[[*flat]].any() else f"the same up to {ROUNDING:g} of the size"
     notes.append(f"coordinates dropped, because they are {same} at all points: {said}")
     return np.ascontiguousarray(points[:, varies]), flat
 
@@ -269,10 +271,15 @@ def _is_id(name: str, arrays: list[Array]) -> bool:
     return bool((values == np.round(values)).all()) and len(np.unique(values)) <= MAX_IDS
 
 
-def _sets(raw: RawMesh, cells: list[tuple[str, Array]], dims: list[int], top: int, count: int) -> dict[str, Array]:
+def _sets(
+    raw: RawMesh, cells: list[tuple[str, Array]], dims: list[int], top: int, count: int, notes: list[str]
+) -> dict[str, Array]:
     """Return masks (K,) of points: named sets as set:NAME, and materials and regions of the domain as region:NAME."""
     sets: dict[str, Array] = {}
     regions: dict[str, Array] = {}
+    if len({*raw.point_sets, *raw.cell_sets}) > MAX_SETS:
+        notes.append(f"named sets left out, because there are more than {MAX_SETS}: {len({*raw.point_sets, *raw.cell_sets})}")
+        raw = replace(raw, point_sets={}, cell_sets={})
 
     def add(name: str, dim: int, corners: Array) -> None:
         into = regions if dim == top and top > 0 else sets

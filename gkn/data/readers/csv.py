@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def read_table(path: Path, texts: Sequence[str] = ()) -> tuple[dict[str, Array],
     if len(rows) < 2 or not all(names):
         raise UnreadableFile(f"{path}: needed a line of names and at least one line of values")
     if len({*names}) != len(names):
-        raise UnreadableFile(f"{path}: two columns are called {next(n for i, n in enumerate(names) if n in names[:i])!r}")
+        raise UnreadableFile(f"{path}: two columns are called {Counter(names).most_common(1)[0][0]!r}")
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
             raise UnreadableFile(f"{path}: row {number} has {len(row)} values for {len(names)} columns")

@@ -31,11 +31,18 @@ def read_pt(path: Path, options: ReadOptions) -> Content:
             raise UnreadableFile(f"{path}: {name} claims {tuple(each.shape)}, more than the file's {size} bytes hold")
         if each.layout != torch.strided or each.is_quantized:
             raise UnreadableFile(f"{path}: {name} is no plain tensor")
+    tensors = {name: _plain(each) for name, each in tensors.items()}
     if {"x", "y"} <= {*tensors}:
         return _darcy(path, tensors, options)
     if {"input", "output"} <= {*tensors}:
         return _burgers(path, tensors, options)
     raise UnreadableFile(f'{path}: needed a dictionary with tensors "x" and "y", or "input" and "output"')
+
+
+def _plain(x: Tensor) -> Tensor:
+    """Return a tensor that numpy takes."""
+    plain = x.detach().resolve_conj().resolve_neg()
+    return plain.float() if plain.dtype == torch.bfloat16 else plain
 
 
 def _darcy(path: Path, tensors: dict[str, Tensor], options: ReadOptions) -> Content:

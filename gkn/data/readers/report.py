@@ -18,11 +18,11 @@ def describe(content: Content) -> list[str]:
     lines = [f"samples: {len(content)}", f"points: {points} in {domains[0].dim} dimensions, {kind} ({domains[0].kind})"]
     cells: Counter[str] = Counter()
     for domain in domains:
-        cells.update({name: len(corners) for name, corners in domain.cell_blocks() if name != "vertex"})
+        cells.update({name: count for name, count in domain.cell_counts().items() if name != "vertex"})
     if cells:
         lines.append(f"cells: {', '.join(f'{count} {name}' for name, count in cells.items())}")
-    low = torch.stack([domain.points.amin(0) for domain in domains]).amin(0).tolist()
-    high = torch.stack([domain.points.amax(0) for domain in domains]).amax(0).tolist()
+    low = torch.stack([domain.box[0] for domain in domains]).amin(0).tolist()
+    high = torch.stack([domain.box[1] for domain in domains]).amax(0).tolist()
     box = ", ".join(f"{axis} {a:.4g} to {b:.4g}" for axis, a, b in zip("xyz", low, high, strict=False))
     lines.append(f"bounding box: {box}")
     lines += [f"field {name}: {_extent(values)}" for name, values in content.fields.items()]

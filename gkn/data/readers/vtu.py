@@ -6,8 +6,9 @@ import base64
 import lzma
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-from gkn.data.foreign.raw import Array, RawMesh, UnreadableFile
-from gkn.data.readers.cells import content_of
+from gkn.data.foreign.raw import SHAPES, Array, RawMesh, UnreadableFile
+from gkn.data.readers.cells import ROUNDING, content_of
 from gkn.data.readers.format import Content, ReadOptions, read_file, reader
 from gkn.data.readers.join import joined
 from gkn.system.hdf5 import check_fits
@@ -54,6 +55,7 @@ _NUMBERS = {
     for sign, kind, code, sizes in (("", "Int", "i", (1, 2, 4, 8)), ("U", "Int", "u", (1, 2, 4, 8)), ("", "Float", "f", (4, 8)))
     for size in sizes
 }
+SAME = 1e-9  # of the largest value of a field: how far values at a point that pieces share may differ
 _LZMA = 2**28  # bytes; files claim how much memory their dictionary needs
 _TEXT, _ELEMENT = 32, 600  # bytes of memory that a character of numbers, and an element of XML with its attributes, may take
 _UNPACK: dict[str, Callable[[bytes, int], bytes]] = {
@@ -101,10 +103,14 @@ def read_pvd(path: Path, options: ReadOptions) -> Content:
             raise UnreadableFile(f"{path}: lists {name!r}; needed .vtu or .vtk files")
         files.append(file)
         times.append(float(entry.get("timestep", "0")))
-    if len({*times}) not in (1, len(times)):
-        twice = next(time for i, time in enumerate(times) if time in times[:i])
+    again, most = Counter(files).most_common(1)[0]
+    if most > 1:
+        raise UnreadableFile(f"{path}: lists {again.name} {most} times")
+    twice, most = Counter(times).most_common(1)[0]
+    timed = any("timestep" in entry.attrib for entry in entries)
+    if most > 1 and (timed or len({entry.get("part", "0") for entry in entries}) > 1):
         raise UnreadableFile(
-            f"{path}: lists several files for time {twice:g}; needed one file per time, so join the parts first"
+            f"{path}: lists {most} files for time {twice:g}; needed one file per time, so join the parts first"
         )
     content = joined([read_file(file, options) for file in files])
     if len({*times}) > 1:
@@ -123,6 +129,7 @@ class _File:
     root: ElementTree.Element
     appended: bytes
     raw: bool
+    taken: Counter[str] = field(default_factory=Counter)  # bytes that were decoded and unpacked, by kind
 
     def numbers(self, array: ElementTree.Element) -> Array:
         """Return the values of a DataArray, (count,) or (count, components)."""
@@ -156,7 +163,7 @@ class _File:
         compressor = self.root.get("compressor")
         if compressor is None:
             (size,) = np.frombuffer(take(0, head.itemsize), head)
-            return take(0, head.itemsize + int(size))[head.itemsize :]
+            return self._count(take(0, head.itemsize + int(size))[head.itemsize :], int(size))
         if compressor not in _UNPACK:
             raise UnreadableFile(f"{self.path}: compressed by {compressor}; needed {' or '.join(_UNPACK)}")
         (count,) = np.frombuffer(take(0, head.itemsize), head)
@@ -164,7 +171,7 @@ class _File:
             return b""
         length = head.itemsize * (3 + int(count))
         _, size, last, *stored = (int(each) for each in np.frombuffer(take(0, length), head))
-        check_fits(self.path, {"a compressed array": ((int(count), size), 1)})
+        check_fits(self.path, {"compressed arrays": ((self.taken["unpacked"] + int(count) * size,), 1)})
         data, parts, start = take(length, sum(stored)), [], 0
         for i, length in enumerate(stored):
             whole = last if i == len(stored) - 1 and last else size
@@ -172,7 +179,15 @@ class _File:
             if len(parts[-1]) != whole:
                 raise UnreadableFile(f"{self.path}: a compressed block does not have the {whole} bytes that its header claims")
             start += length
-        return b"".join(parts)
+        return self._count(b"".join(parts), sum(stored))
+
+    def _count(self, block: bytes, stored: int) -> bytes:
+        """Return the bytes of an array; raise an error if all arrays together have more than the file."""
+        self.taken["unpacked"] += len(block)
+        self.taken["stored"] += stored
+        if self.appended and self.taken["stored"] > max(len(self.appended), self.path.stat().st_size):
+            raise UnreadableFile(f"{self.path}: its arrays overlap: together they have more bytes than the file")
+        return block
 
 
 def _plain(data: bytes, offset: int = 0) -> Callable[[int, int], bytes]:
@@ -275,7 +290,10 @@ def _piece(file: _File, piece: ElementTree.Element) -> RawMesh:
 
 
 def _merged(path: Path, raws: list[RawMesh]) -> RawMesh:
-    """Join the pieces of a file. Points that two pieces share, with the same data, become one."""
+    """Join the pieces of a file. Points that two pieces share, with the same data up to rounding, become one.
+
+    Whole numbers, such as the number of a part, are not compared: the point keeps that of the first piece.
+    """
     first = raws[0]
     for raw in raws[1:]:
         for ours, theirs, what in ((first.point_data, raw.point_data, "point"), (first.cell_data, raw.cell_data, "cell")):
@@ -284,11 +302,11 @@ def _merged(path: Path, raws: list[RawMesh]) -> RawMesh:
     points = np.concatenate([raw.points for raw in raws])
     data = {name: np.concatenate([raw.point_data[name] for raw in raws]) for name in first.point_data}
     piece = np.repeat(np.arange(len(raws)), [len(raw.points) for raw in raws])
-    key = np.concatenate([each.reshape(len(points), -1).astype(np.float64) for each in (points, *data.values())], 1)
-    key = np.where(np.isnan(key), np.finfo(np.float64).max, key + 0.0)  # NaN equals NaN here, and -0 equals 0
-    places = len(np.unique(key[:, : points.shape[1]], axis=0))
-    _, group = np.unique(key, axis=0, return_inverse=True)
-    group = group.reshape(-1)
+    place = _places(points)
+    columns = [np.zeros((len(points), 1))]
+    columns += [each.reshape(len(points), -1).astype(np.float64) for each in data.values() if each.dtype.kind == "f"]
+    group = _with_equal_values(place, np.concatenate(columns, 1))
+    places = int(place.max()) + 1
     # Equal points inside one piece are kept apart: the file means them to be two.
     _, group = np.unique(np.stack([group, _repeats(group, piece)], 1), axis=0, return_inverse=True)
     _, firsts, index = np.unique(group.reshape(-1), return_index=True, return_inverse=True)
@@ -310,7 +328,56 @@ def _merged(path: Path, raws: list[RawMesh]) -> RawMesh:
     cell_data: dict[str, list[Array | None]] = {
         name: [block for raw in raws for block in raw.cell_data[name]] for name in first.cell_data
     }
+    _check_pieces(path, cells, piece, index)
     return RawMesh(points[kept], cells, {name: values[kept] for name, values in data.items()}, cell_data, notes=notes)
+
+
+def _check_pieces(path: Path, cells: list[tuple[str, Array]], piece: Array, index: Array) -> None:
+    """Raise an error if a piece has points that belong to no cell of the highest dimension: they would be lost."""
+    dims = [0 if kind == "vertex" else SHAPES[kind][1] for kind, _ in cells]
+    top = max(dims, default=0)
+    if top == 0:
+        return
+    used = np.zeros(int(index.max()) + 1, dtype=bool)
+    for (_, corners), dim in zip(cells, dims, strict=True):
+        if dim == top:
+            used[corners] = True
+    has_some = np.bincount(piece, weights=used[index]) > 0
+    lost = np.flatnonzero(~has_some)
+    if len(lost):
+        what = ("", "lines", "areas", "volumes")[top]
+        raise UnreadableFile(f"{path}: piece {lost[0] + 1} has points, but no cells that are {what}, as other pieces have")
+
+
+def _places(points: Array) -> Array:
+    """Return the number of the place of each point: points that differ by rounding only have the same place."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+    from scipy.spatial import cKDTree
+
+    if not np.isfinite(points).all():  # an error later
+        return np.arange(len(points))
+    _, same = np.unique(points + 0.0, axis=0, return_inverse=True)  # -0 is 0
+    same = same.reshape(-1)
+    _, first = np.unique(same, return_index=True)
+    close = cKDTree(points[first]).query_pairs(ROUNDING * float(np.ptp(points, 0).max()), output_type="ndarray")
+    links = coo_array((np.ones(len(close)), (close[:, 0], close[:, 1])), shape=(len(first), len(first)))
+    return np.asarray(connected_components(links, directed=False)[1])[same]
+
+
+def _with_equal_values(place: Array, values: Array) -> Array:
+    """Return groups of points at one place whose values (K, n) are equal up to rounding; NaN equals NaN."""
+    size = np.abs(np.where(np.isfinite(values), values, 0)).max(0)
+    out, rest, count = np.empty(len(place), dtype=np.int64), np.arange(len(place)), 0
+    while len(rest):
+        _, first, at = np.unique(place[rest], return_index=True, return_inverse=True)
+        theirs, mine = values[rest][first][at.reshape(-1)], values[rest]
+        with np.errstate(invalid="ignore"):
+            equal = (np.abs(mine - theirs) <= SAME * size) | (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+        equal = equal.all(1)
+        out[rest[equal]] = count + at.reshape(-1)[equal]
+        rest, count = rest[~equal], count + len(first)
+    return out
 
 
 def _repeats(group: Array, piece: Array) -> Array:
