@@ -220,6 +220,7 @@ def test_wide_gaussians_by_way_of_a_grid(dim, rng, monkeypatch):
     assert not torch.equal(found, wanted)
     monkeypatch.setattr(smoothing, "_MOST_NODES", 0)  # nor a grid: sums that are computed again in every call
     monkeypatch.setattr(smoothing, "_NODES_PER_POINT", 0)
+    monkeypatch.setattr(smoothing, "_far_groups", lambda points, reach: [range(len(points))])
     found, slope = smooth(cloud, a, 0.1 * unit)
     assert torch.equal(found, wanted)
     assert torch.equal(slope, wanted_slope)
@@ -233,6 +234,57 @@ def test_far_points_are_smoothed_without_a_grid(rng):
     cloud = Cloud(points, torch.ones(3900, dtype=torch.float64), torch.zeros(3900, dtype=torch.bool))
     found, _ = smooth(cloud, torch.arange(3.0).repeat_interleave(1300), 1.0)
     torch.testing.assert_close(found, torch.arange(3.0).repeat_interleave(1300), atol=1e-6, rtol=0)
+
+
+def test_one_far_point_does_not_slow_the_others(rng, monkeypatch):
+    """A grid for all would be nearly empty, and the sum over all pairs took a time of K^2."""
+    points = torch.rand(4000, 2, generator=rng, dtype=torch.float64)
+    points[0], points[1:3] = 1e5, torch.tensor([[1e3, 0.0], [1e3, 0.1]])
+    cloud = Cloud(points, torch.ones(4000, dtype=torch.float64), torch.zeros(4000, dtype=torch.bool))
+    a = torch.randn(4000, generator=rng, dtype=torch.float64)
+    wanted, wanted_slope = smooth(cloud, a, 0.1)  # few enough for all pairs
+    made = []
+    really = smoothing._Direct.__init__
+
+    def watched(self, points, *given, **options):
+        made.append(len(points))
+        really(self, points, *given, **options)
+
+    monkeypatch.setattr(smoothing._Direct, "__init__", watched)
+    monkeypatch.setattr(smoothing, "_MOST_PAIRS", 20_000)
+    monkeypatch.setattr(smoothing, "_MOST_WORK", 0)
+    found, slope = smooth(cloud, a, 0.1)
+    assert made == [3]  # the far points; the others have a grid
+    torch.testing.assert_close(found, wanted, atol=1e-8, rtol=0)
+    torch.testing.assert_close(slope, wanted_slope, atol=1e-6, rtol=0)
+
+
+def test_weights_of_very_different_sizes(rng, monkeypatch):
+    """A grid is exact to 1e-10 of the largest sum; these differ by 1e16."""
+    points = torch.cat([torch.rand(300, 2, generator=rng, dtype=torch.float64) + i for i in (0, 3)])
+    weights = torch.tensor([1.0, 1e-16], dtype=torch.float64).repeat_interleave(300)
+    cloud = Cloud(points, weights, torch.zeros(600, dtype=torch.bool))
+    a = torch.randn(600, generator=rng, dtype=torch.float64)
+    wanted, wanted_slope = smooth(cloud, a, 0.3)
+    monkeypatch.setattr(smoothing, "_MOST_PAIRS", 0)
+    found, slope = smooth(cloud, a, 0.3)
+    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0)
+    torch.testing.assert_close(slope, wanted_slope, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("periodic", [False, True, (True, False), (False, True)])
+@pytest.mark.parametrize("width", [0.02, 0.3])
+@pytest.mark.parametrize("nodes", ["vertices", "centres"])
+def test_long_axes_by_transforms(periodic, width, nodes, rng, monkeypatch):
+    """The same values as by matrices, on every kind of axis."""
+    grid = Grid((40, 31), low=(0.0, 0.0), high=(1.0, 2.0), periodic=periodic, nodes=nodes)
+    a = torch.randn(2, len(grid), generator=rng, dtype=torch.float64)
+    wanted, wanted_slope = smooth(grid, a, width)
+    for longest in (35, 1):  # one axis, both axes
+        monkeypatch.setattr(smoothing, "_LONG", longest)
+        found, slope = smooth(grid, a, width)
+        torch.testing.assert_close(found, wanted, atol=1e-13, rtol=0)
+        torch.testing.assert_close(slope, wanted_slope, atol=1e-11, rtol=0)
 
 
 def status(name):
@@ -251,21 +303,22 @@ def test_smoothing_takes_little_memory(dim, width, rng):
     assert status("VmHWM") - before < 200 * 2**20
 
 
-def test_a_long_axis_takes_little_memory(monkeypatch):
+@pytest.mark.parametrize("periodic", [False, True])
+def test_a_long_axis_takes_little_memory(periodic, monkeypatch):
     """Matrices of an axis with 6000 nodes would take 1.2 GiB."""
-    line, coarse = Grid(6000, 1), Grid(2000, 1)
+    line, coarse = (Grid(n, 1, periodic=periodic) for n in (6000, 2000))
 
     def wave(grid):
-        return torch.sin(7 * grid.points[:, 0])
+        return torch.sin((2 * math.pi if periodic else 7) * grid.points[:, 0])
 
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
     before = status("VmRSS")
     found, slope = smooth(line, wave(line), 0.03)
     assert status("VmHWM") - before < 200 * 2**20
     wanted, wanted_slope = smooth(coarse, wave(coarse), 0.03)
-    ends = [0, -1]
-    torch.testing.assert_close(found[ends], wanted[ends], atol=1e-5, rtol=0)
-    torch.testing.assert_close(slope[ends], wanted_slope[ends], atol=1e-3, rtol=0)
+    same, there = (slice(None, None, 3), slice(None)) if periodic else ([0, -1], [0, -1])  # the same places
+    torch.testing.assert_close(found[same], wanted[there], atol=1e-5, rtol=0)
+    torch.testing.assert_close(slope[same], wanted_slope[there], atol=1e-3, rtol=0)
     values = wave(coarse)
     monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 1000)
     with pytest.raises(MemoryError, match="smoothing on a"):

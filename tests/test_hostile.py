@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import gkn
-from gkn import GKN, Cloud, Dataset, Grid, Mesh, Normalizer, Nystrom, fit, import_files, load, smooth
+from gkn import GKN, Cloud, Dataset, Grid, Mesh, Normalizer, Nystrom, Operator, Radius, fit, import_files, load, smooth
 from gkn.cli.shell import fill
+from gkn.data.features import Features
 from gkn.data.ranges import outside
 from gkn.data.readers import UnreadableFile, read_file, read_points
 from gkn.data.readers.format import ReadOptions
@@ -418,6 +419,65 @@ def test_tables_beside_the_files_of_a_folder(kind, tmp_path, within_seconds):
 
 
 # --- 14: what a dataset is made of
+
+NUMBERS = np.linspace(0.0, 1.0, 25)
+TENSOR = torch.from_numpy(NUMBERS)
+FROZEN = NUMBERS.copy()
+FROZEN.flags.writeable = False
+TAKEN = {
+    "backwards": NUMBERS[::-1][::-1],
+    "big-endian": NUMBERS.astype(">f8"),
+    "long double": NUMBERS.astype(np.longdouble),
+    "read-only": FROZEN,
+    "list": NUMBERS.tolist(),
+    "list of tensors": [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in NUMBERS.tolist()],
+    "with a gradient": TENSOR.clone().requires_grad_(),
+    "negative bit": torch.complex(TENSOR, -TENSOR).conj().imag,
+}
+REFUSED = {
+    "sparse": (TENSOR.to_sparse(), "is no dense tensor"),
+    "meta": (TENSOR.to("meta"), "is no dense tensor"),
+    "objects": (NUMBERS.astype(object), "holds object; needed real numbers"),
+    "words": (NUMBERS.astype(str), "needed real numbers"),
+    "ragged": ([[1.0], [1.0, 2.0]], "is no array"),
+}
+
+
+def of_one_field():
+    return Operator(GKN(dim=2, width=4, kernel=(4,)), Radius(0.4), features=Features(("a",), ("a",), ("u",)))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", TAKEN)
+def test_numbers_of_any_kind_are_taken_everywhere(name, tmp_path):
+    values, operator = (
+        TAKEN[name],
+        Operator(GKN(dim=2, width=4, kernel=(4,)), Radius(0.4), features=Features(("a",), ("a",), ("u",))),
+    )
+    assert np.array_equal(operator.answer(Grid(5), a=values)["u"], operator.answer(Grid(5), a=NUMBERS)["u"])
+    assert torch.equal(smooth(Grid(5), values, 0.1)[0].detach(), smooth(Grid(5), NUMBERS, 0.1)[0])
+    data = Dataset(Grid(5), a=[values, values], u=torch.zeros(2, 25))
+    data.save(tmp_path / "data")
+    for each in (data, Dataset.open(tmp_path / "data")):
+        assert torch.equal(each.field("a"), TENSOR.repeat(2, 1))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_numbers_is_refused_in_words(name):
+    (values, said), operator = REFUSED[name], of_one_field()
+    for use in (
+        lambda: operator.answer(Grid(5), a=values),
+        lambda: smooth(Grid(5), values, 0.1),
+        lambda: Dataset(Grid(5), a=[values, values], u=torch.zeros(2, 25)),
+    ):
+        with pytest.raises(ValueError, match=said):
+            use()
+
+
+def test_numbers_of_half_precision_and_truth_values_can_be_saved(tmp_path):
+    for i, values in enumerate((TENSOR.half(), TENSOR.bfloat16(), torch.ones(25, dtype=torch.uint8), TENSOR > 0.5)):
+        Dataset(Grid(5), a=values[None], u=torch.zeros(1, 25), on=[np.bool_(True)]).save(tmp_path / str(i))
+        assert torch.equal(Dataset.open(tmp_path / str(i)).value("a", 0).double(), values.double())
 
 
 def test_a_dataset_of_lists_and_of_tensors_with_gradients(tmp_path):

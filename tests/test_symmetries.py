@@ -50,7 +50,7 @@ def test_a_turned_function_is_what_turning_the_data_gives(data):
         other = Dataset(grid, a=a.reshape(1, -1), u=u.reshape(1, -1)).smoothed(0.1)[0]
         expected = inputs.encode(other.a).reshape(17, 17, -1)[place[:, 0], place[:, 1]]
         torch.testing.assert_close(turned.a[part], expected, rtol=1e-8, atol=1e-8)
-        found = (turned.deviation[part, 0] + turned.mean[0, 0]) * Normalizer.fit(data, data.outputs).unit[0]
+        found = (turned.deviation[part, 0] + turned.counted[0, 0]) * Normalizer.fit(data, data.outputs).unit[0]
         torch.testing.assert_close(found, u[place[:, 0], place[:, 1]])
     assert len(kinds) > 2
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from gkn.data.sample import Sample
 from gkn.data.transfer import transferred
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
-from gkn.system.checks import check_finite, check_real
+from gkn.system.checks import as_real, check_finite
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,7 @@ class Features:
         """Return the given fields with vectors (K, c) taken apart."""
         parts: dict[str, Tensor] = {}
         for name, values in given.items():
-            check_real(values, name)
-            array = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-            check_real(array, name)
+            array = as_real(values, name)
             if name in (*self.given_fields, *self.given):
                 check_finite(array, name)
             if name not in self.groups:

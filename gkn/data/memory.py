@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gkn.data.groups import component_names
 from gkn.data.source import Source
 from gkn.geometry.domain import Domain
-from gkn.system.checks import check_real
+from gkn.system.checks import as_real
 
 Given: TypeAlias = Any
 """A field of all samples: (n, K) or (n, K, c) on one domain, n arrays (K,) or (K, c), or n numbers; numpy or torch."""
@@ -137,20 +136,11 @@ def _as_tensors(name: str, given: Given, keep_gradients: bool) -> Tensor | list[
     """Return what was given as one tensor, or as a list of tensors if it is a sequence of arrays."""
     if isinstance(given, Tensor):
         return _as_tensor(name, given, keep_gradients)
-    if isinstance(given, Sequence) and len(given) and not isinstance(given[0], float | int | np.number):
+    if isinstance(given, Sequence) and len(given) and not isinstance(given[0], float | int | np.number | np.bool_):
         return [_as_tensor(name, row, keep_gradients) for row in given]
     return _as_tensor(name, given, keep_gradients)
 
 
 def _as_tensor(name: str, given: Any, keep_gradients: bool) -> Tensor:
-    check_real(given, f"Dataset: field {name!r}")
-    if isinstance(given, Tensor):
-        return given if keep_gradients else given.detach()
-    array = np.asarray(given)
-    check_real(array, f"Dataset: field {name!r}")
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"Dataset: field {name!r} holds {array.dtype}; needed real numbers")
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if array.dtype.kind in "iu" or array.dtype.itemsize not in (1, 4, 8):
-        array = array.astype(np.float64)
-    return torch.from_numpy(np.ascontiguousarray(array))
+    values = as_real(given, f"Dataset: field {name!r}")
+    return values if keep_gradients else values.detach()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gkn.geometry.domain import Domain
 from gkn.geometry.grid import Grid
-from gkn.system.checks import check_real
+from gkn.system.checks import as_real
 from gkn.system.memory import check_memory
 
 Array: TypeAlias = NDArray[Any]
@@ -23,12 +23,15 @@ _REACH = 7  # standard deviations; beyond them a Gaussian is under 3e-11, and so
 _MOST_PAIRS = 2**22  # pairs of neighbours up to which their sums are kept as matrices: about 150 MiB
 _BLOCK = 2**19  # pairs of neighbours at a time
 _MOST_NODES, _NODES_PER_POINT = 2**22, 64  # nodes of a grid: any grid may have so many, and so many for each point
-_LONG = 2048  # nodes of an axis up to which a grid is smoothed axis by axis, with matrices of that size
+_LONG = 2048  # nodes of an axis of a grid up to which it is smoothed by a matrix of that size
+_SMALL = 1000  # points of a group that is far from all others, below which it has no grid of its own
+_UNEVEN, _MOST_WORK = 1e-3, 1e9  # ratio of sums of weights below which, and pairs up to which, sums are over all neighbours
+_Step: TypeAlias = Callable[[Tensor], Tensor]
 _CELL = 2048  # points of a cell at a time
 
 
 def smooth(
-    domain: Domain, a: Shaped[Tensor, "*batch K"] | NDArray[Any], width: float
+    domain: Domain, a: Shaped[Tensor, "*batch K"] | NDArray[Any] | Sequence[Any], width: float
 ) -> tuple[Float[Tensor, "*batch K"], Float[Tensor, "*batch K d"]]:
     """Return a_eps, the function smoothed by a Gaussian of standard deviation `width` (a length), and its gradient.
 
@@ -37,19 +40,17 @@ def smooth(
     with the domain's quadrature weights, on grids and meshes alike. Constants are kept up to the boundary, and the
     gradient is exactly that of a_eps.
     """
-    return smoother(domain, width)(torch.as_tensor(a))
+    return smoother(domain, width)(as_real(a, "smooth: a"))
 
 
 def smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Return `smooth` for many functions on one domain. Parts that do not depend on the function are computed once."""
     check_width(width)
-    by_axes = isinstance(domain, Grid) and (max(domain.shape) <= _LONG or any(domain.periodic))
-    apply = _grid_smoother(domain, width) if by_axes else _points_smoother(domain, width)  # type: ignore[arg-type]
+    apply = _grid_smoother(domain, width) if isinstance(domain, Grid) else _points_smoother(domain, width)
 
     def checked(a: Tensor) -> tuple[Tensor, Tensor]:
-        if a.shape[-1] != len(domain):
+        if a.ndim < 1 or a.shape[-1] != len(domain):
             raise ValueError(f"smooth: a of shape {tuple(a.shape)} on a domain of {len(domain)} points")
-        check_real(a, "smooth: a")
         return apply(a if a.is_floating_point() else a.double())
 
     return checked
@@ -62,23 +63,67 @@ def check_width(width: float) -> None:
 
 
 def _grid_smoother(grid: Grid, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Return the smoother of a grid: the Gaussian is a product, so the sum is one matrix product per axis."""
-    check_memory(4 * 8 * sum(extent**2 for extent in grid.shape), f"smoothing on {grid.describe()}")
-    kernels, slopes = zip(*(_axis_matrices(grid, axis, width) for axis in range(grid.dim)), strict=True)
+    """Return the smoother of a grid: the Gaussian is a product, so the sum is one step for each axis.
+
+    A step is a product with a matrix, or for long axes a convolution by Fourier transforms, whose memory is linear.
+    """
+    check_memory(8 * 8 * len(grid), f"smoothing on {grid.describe()}")
+    steps = [(_axis_transforms if n > _LONG else _axis_products)(grid, axis, width) for axis, n in enumerate(grid.shape)]
+    kernels, slopes = zip(*steps, strict=True)
 
     def apply(a: Tensor) -> tuple[Tensor, Tensor]:
         values = a.double().reshape(*a.shape[:-1], *grid.shape)  # a large mean would cancel in single precision
 
-        def product(matrices: list[Tensor]) -> Tensor:
+        def product(steps: list[_Step]) -> Tensor:
             out = values
-            for matrix in matrices:  # contract the first axis, append the new one: in the end the order is as before
-                out = torch.tensordot(out, matrix.to(values), dims=([-grid.dim], [1]))
+            for step in steps:  # takes the first axis away and appends the new one: in the end the order is as before
+                out = step(out)
             return out.reshape(a.shape).to(a.dtype)
 
         gradient = [product([slopes[i] if i == axis else kernels[i] for i in range(grid.dim)]) for axis in range(grid.dim)]
         return product([*kernels]), torch.stack(gradient, -1)
 
     return apply
+
+
+def _axis_products(grid: Grid, axis: int, width: float) -> tuple[_Step, _Step]:
+    """Return the steps of one axis that smooth, and that take the derivative, as products with matrices."""
+
+    def step(matrix: Tensor) -> _Step:
+        return lambda values: torch.tensordot(values, matrix.to(values), dims=([-grid.dim], [1]))
+
+    kernel, slope = _axis_matrices(grid, axis, width)
+    return step(kernel), step(slope)
+
+
+def _axis_transforms(grid: Grid, axis: int, width: float) -> tuple[_Step, _Step]:
+    """Return the steps of one axis that smooth, and that take the derivative, as convolutions by Fourier transforms."""
+    n, h, wraps = grid.shape[axis], grid.steps[axis], grid.periodic[axis]
+    reach = min(n // 2 if wraps else n - 1, math.ceil(_REACH * width / h))
+    size = n if wraps else n + reach  # with as many zeros as the kernel reaches beyond the ends
+    index = torch.arange(size, dtype=torch.float64)
+    difference = torch.where(index <= size / 2, index, index - size) * h  # x - y
+    near = difference.abs() <= _REACH * width
+    gauss = torch.where(near, torch.exp(-((difference / width) ** 2) / 2), 0.0)
+    pull = torch.where(wraps & (2 * index == size), 0.0, -difference / width**2)  # half a period away: from both sides
+    transforms = torch.fft.rfft(gauss), torch.fft.rfft(pull * gauss)
+    weights = grid.axis_weights[axis]
+
+    def convolved(values: Tensor, which: int) -> Tensor:
+        spectrum = torch.fft.rfft(values * weights.to(values), n=size) * transforms[which].to(values.device)
+        out: Tensor = torch.fft.irfft(spectrum, n=size)[..., :n]
+        return out
+
+    total, total_slope = (convolved(torch.ones(n, dtype=torch.float64), which) for which in (0, 1))
+
+    def smoothed(values: Tensor) -> Tensor:
+        return convolved(values.movedim(-grid.dim, -1), 0) / total.to(values)
+
+    def slope(values: Tensor) -> Tensor:
+        last = values.movedim(-grid.dim, -1)
+        return (convolved(last, 1) - total_slope.to(values) * (convolved(last, 0) / total.to(values))) / total.to(values)
+
+    return smoothed, slope
 
 
 def _axis_matrices(grid: Grid, axis: int, width: float) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
@@ -90,6 +135,8 @@ def _axis_matrices(grid: Grid, axis: int, width: float) -> tuple[Float[Tensor, "
     near = difference.abs() <= _REACH * width
     kernel = torch.where(near, torch.exp(-((difference / width) ** 2) / 2) * grid.axis_weights[axis], 0.0)
     kernel = kernel / kernel.sum(1, keepdim=True)  # the denominator is a product too
+    if grid.periodic[axis]:  # half a period away: from both sides
+        difference = torch.where(2 * difference.abs() > (1 - 1e-9) * grid.sides[axis], 0.0, difference)
     slope = -difference / width**2 * kernel
     return kernel, slope - slope.sum(1, keepdim=True) * kernel  # the quotient rule
 
@@ -97,12 +144,13 @@ def _axis_matrices(grid: Grid, axis: int, width: float) -> tuple[Float[Tensor, "
 def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Return the smoother of any other points: sums over the neighbours within reach, or by way of a grid if they are many."""
     points, weights = domain.points.numpy(), domain.weights.numpy()
-    pairs = _estimated_pairs(points, _REACH * width)
-    sums: _Sums = _Direct(points, weights, width, keep=True) if pairs <= _MOST_PAIRS else _ByGrid(points, weights, width)
-    if isinstance(sums, _ByGrid) and sums.nodes > max(_MOST_NODES, _NODES_PER_POINT * len(points)):
-        sums = _Direct(points, weights, width, keep=False)  # far apart for the width: a grid would be nearly empty
+    sums = _sums_of(points, weights, width)
     one = np.ones((len(points), 1))
     total, total_slope = sums(one)
+    uneven = not isinstance(sums, _Direct) and total.min() < _UNEVEN * total.max()
+    if uneven and _estimated_pairs(points, _REACH * width) < _MOST_WORK:  # a grid is exact to 1e-10 of the largest only
+        sums = _Direct(points, weights, width, keep=False)
+        total, total_slope = sums(one)
     if not (total > 0).all():
         raise ValueError("smooth: a point has no quadrature weight within reach; give the cloud positive weights")
 
@@ -116,6 +164,34 @@ def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[T
         return shaped.to(a), sloped.to(a)
 
     return apply
+
+
+def _sums_of(points: Array, weights: Array, width: float) -> _Sums:
+    """Return the sums over all neighbours, in a way that takes time and memory in proportion to the points."""
+    if _estimated_pairs(points, _REACH * width) <= _MOST_PAIRS:
+        return _Direct(points, weights, width, keep=True)
+    by_grid = _ByGrid(points, weights, width)
+    if by_grid.nodes <= max(_MOST_NODES, _NODES_PER_POINT * len(points)):
+        return by_grid
+    groups = _far_groups(points, _REACH * width)
+    if len(groups) > 1:  # far apart for the width: one grid for all would be nearly empty
+        return _Apart([(which, _sums_of(points[which], weights[which], width)) for which in groups])
+    return _Direct(points, weights, width, keep=False)
+
+
+def _far_groups(points: Array, reach: float) -> list[Array]:
+    """Return the indices of points in groups that are farther apart than the reach. Small groups are taken together."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+    from scipy.spatial import cKDTree
+
+    boxes, box = np.unique(np.floor((points - points.min(0)) / reach), axis=0, return_inverse=True)
+    near = cKDTree(boxes).query_pairs(1.5, p=np.inf, output_type="ndarray")  # boxes that touch
+    links = coo_array((np.ones(len(near)), (near[:, 0], near[:, 1])), shape=(len(boxes), len(boxes)))
+    group = connected_components(links, directed=False)[1][box.reshape(-1)]
+    counts = np.bincount(group)
+    group = np.where(counts[group] < _SMALL, -1, group)
+    return [np.flatnonzero(group == each) for each in np.unique(group)]
 
 
 def _estimated_pairs(points: Array, reach: float) -> float:
@@ -135,10 +211,25 @@ def _row_products(factors: list[Array]) -> Array:
     return out
 
 
+@runtime_checkable
 class _Sums(Protocol):
     """Maps values (K, n) to sum_y G(x - y) w(y) a(y) at all points, (K, n), and its gradient (K, n, d), times one constant."""
 
     def __call__(self, values: Array) -> tuple[Array, Array]: ...
+
+
+class _Apart:
+    """The sums of groups of points that are farther apart than the reach, by (indices, sums)."""
+
+    def __init__(self, parts: list[tuple[Array, _Sums]]) -> None:
+        self.parts = parts
+
+    def __call__(self, values: Array) -> tuple[Array, Array]:
+        found = [(which, *sums(values[which])) for which, sums in self.parts]
+        total, slope = np.empty(values.shape), np.empty((*values.shape, found[0][2].shape[-1]))
+        for which, part, part_slope in found:
+            total[which], slope[which] = part, part_slope
+        return total, slope
 
 
 class _Direct:

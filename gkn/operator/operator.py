@@ -29,7 +29,7 @@ from gkn.models.model import AtMost
 from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
 from gkn.operator.ways import Exact, How, Part, Spread, together
-from gkn.system.checks import OutsideDomain, check_finite, check_real, real_points
+from gkn.system.checks import OutsideDomain, as_real, check_finite, check_real, real_points
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
@@ -115,14 +115,14 @@ class Operator:
         check            warn of inputs and points outside of the ranges of the training data
         """
         model = self.model
+        at, a = None if at is None else real_points(at), None if a is None else as_real(a, "operator(sample, a=...): a")
         if check:
             given = {} if self.features is None else self.features.given_of(sample.a.detach())
-            found = self.unusual(sample.domain, given, None if at is None else real_points(at), sample.frame)
-            if a is not None and self.features is not None and torch.as_tensor(a).ndim == 2:
-                found += self.unusual(sample.domain, self.features.given_of(torch.as_tensor(a).detach()), None, sample.frame)
+            found = self.unusual(sample.domain, given, at, sample.frame)
+            if a is not None and self.features is not None and a.ndim == 2:
+                found += self.unusual(sample.domain, self.features.given_of(a.detach()), None, sample.frame)
             self._warn([*dict.fromkeys(found)])
-        at = None if at is None else self.frame.points(real_points(at))
-        a = None if a is None else torch.as_tensor(a)
+        at = None if at is None else self.frame.points(at)
         r = None if r is None else r / self.frame.scale
         sample = self._complete(sample)
         a_shape, K, d = tuple(sample.a.shape), len(sample.domain), sample.x.shape[1]
@@ -269,11 +269,11 @@ class Operator:
         """
         known = self.features
         parts = given if known is None else known.components(given)
-        tensors = {name: torch.as_tensor(values) for name, values in parts.items()}
+        tensors = {name: torch.as_tensor(values).detach() for name, values in parts.items()}
         found = outside(self.about.get("ranges") or {}, domain, tensors, at, frame)
         sizes = {int(parts[name].numel()) if name in parts else 0 for name in (() if known is None else known.inputs)}
         if not self.about.get("ranges") and known is not None and sizes <= {1, len(domain)}:
-            size = self.inputs.encode(torch.stack([parts[name].double().expand(len(domain)) for name in known.inputs], 1))
+            size = self.inputs.encode(torch.stack([tensors[name].double().expand(len(domain)) for name in known.inputs], 1))
             if size.numel() and float(size.abs().max()) > FAR:
                 found.append(f"the input is {float(size.abs().max()):.0f} standard deviations away from the training data")
         return found
@@ -432,7 +432,7 @@ class Operator:
             if a is not None:
                 raise ValueError("operator(sample, a=...): fields of queries without the queries; say where: at=points")
             return None
-        points = torch.as_tensor(at).detach()
+        points = at.detach()
         if points.ndim != 2 or points.shape[1] != self.model.dim or not points.is_floating_point():
             what = f"{points.dtype} of shape {tuple(points.shape)}"
             raise ValueError(f"operator(sample, at=...): {what}; needed points (P, {self.model.dim})")
@@ -448,12 +448,9 @@ class Operator:
                 return self._encode(found, points[part], "interpolated a")
 
             return Queries(points, interpolated)
-        given = torch.as_tensor(a)
-        if given.shape != (len(points), self.model.in_channels):
-            raise ValueError(
-                f"operator(..., a=...): shape {tuple(given.shape)}; needed ({len(points)}, {self.model.in_channels})"
-            )
-        encoded = self._encode(given, points, "operator(..., a=...)")
+        if a.shape != (len(points), self.model.in_channels):
+            raise ValueError(f"operator(..., a=...): shape {tuple(a.shape)}; needed ({len(points)}, {self.model.in_channels})")
+        encoded = self._encode(a, points, "operator(..., a=...)")
         return Queries(points, lambda part: encoded[part])
 
     def _encode(self, a: Tensor, x: Tensor, name: str) -> Tensor:

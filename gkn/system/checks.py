@@ -13,13 +13,8 @@ from torch import Tensor
 
 def real(data: Any, name: str, *, differentiable: bool = False) -> Float[Tensor, "..."]:
     """Return numbers of any real type as a float64 tensor, detached unless `differentiable`."""
-    if not isinstance(data, Tensor):
-        data = np.asarray(data)
-        data = torch.as_tensor(data.astype(complex if data.dtype.kind == "c" else np.float64))
-    if data.is_complex():
-        raise ValueError(f"{name} must be real, but came as {data.dtype}")
-    numbers: Tensor = (data if differentiable else data.detach()).to(torch.float64)
-    return numbers
+    numbers = as_real(data, name)
+    return (numbers if differentiable else numbers.detach()).to(torch.float64)
 
 
 def check_real(data: Any, name: str) -> None:
@@ -31,10 +26,39 @@ def check_real(data: Any, name: str) -> None:
         raise ValueError(f"{name} must be real, but came as {kind}")
 
 
+def as_real(given: Any, name: str) -> Tensor:
+    """Return real numbers, given as a tensor, an array or lists of numbers or tensors, as a dense tensor.
+
+    A tensor of double or single precision, of 64-bit integers or of truth values keeps its type and its gradient, and so does
+    an array of floating-point numbers; all others become float64. Arrays that cannot be written to are copied.
+    """
+    check_real(given, name)
+    if isinstance(given, list | tuple) and any(isinstance(each, Tensor) for each in given):
+        parts = [as_real(each, name) for each in given]
+        if len({each.shape for each in parts}) > 1:
+            raise ValueError(f"{name} is a list of tensors of different shapes: {[tuple(each.shape) for each in parts[:4]]}")
+        return torch.stack(parts)
+    if isinstance(given, Tensor):
+        if given.layout != torch.strided or given.is_quantized or given.is_meta:
+            raise ValueError(f"{name} is no dense tensor with values; give it as x.to_dense()")
+        dense = given.resolve_conj().resolve_neg()
+        return dense if dense.dtype in (torch.float64, torch.float32, torch.int64, torch.bool) else dense.double()
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"{name} is no array: {error}") from error
+    check_real(array, name)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} holds {array.dtype}; needed real numbers")
+    array = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)
+    if array.dtype.kind in "iu" or array.dtype.itemsize not in (1, 4, 8):
+        array = array.astype(np.float64)
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+
+
 def real_points(given: Any) -> Tensor:
     """Return points as a tensor of floating-point numbers; those that are one already keep their type."""
-    check_real(given, "points")
-    points = torch.as_tensor(given)
+    points = as_real(given, "points")
     return points if points.is_floating_point() else points.double()
 
 
