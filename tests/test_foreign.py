@@ -21,16 +21,18 @@ import numpy as np
 import pytest
 import torch
 
-from gkn import Dataset, Grid, Mesh, import_files
+from gkn import Dataset, Grid, Mesh, import_files, save
 from gkn.data.foreign import process
-from gkn.data.foreign.raw import UnreadableFile
+from gkn.data.foreign.raw import RawMesh, UnreadableFile
 from gkn.data.foreign.wire import receive, send
 from gkn.data.readers import read_file, read_points
-from gkn.data.readers.format import ReadOptions
+from gkn.data.readers.cells import content_of
+from gkn.data.readers.format import Content, ReadOptions
 from gkn.system.files import CorruptFile, write_sealed_json
 from gkn.system.hdf5 import plain_array
 
 MESH = Mesh.square(0.5)
+POINTS = np.c_[MESH.points.numpy(), np.zeros(len(MESH))]
 
 
 def write_mesh(path, fields=True):
@@ -346,3 +348,61 @@ def test_rows_of_a_dataset_that_are_laid_out_otherwise(tmp_path):
                 stored_rows(file[name], 0, 1, tmp_path)
         with pytest.raises(CorruptFile, match="row 0 of /empty does not have the 4800 bytes"):
             stored_rows(file["empty"], 0, 1, tmp_path)
+
+
+def test_arrays_without_bytes_are_refused(tmp_path):
+    """HDF5 fills what was never stored with zeros: 12 GB from a file of 1.7 KB."""
+    for name, options in (("x.h5", {}), ("y.h5", {"chunks": (1, 1000), "compression": "gzip"})):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["points"] = Grid(3).points.numpy()
+            file.create_dataset("u", (100_000, 1000), "f8", **options)
+        with pytest.raises(UnreadableFile, match=rf"{name}: u \(100000, 1000\) claims 800000000 bytes, but the file holds 0"):
+            read_file(tmp_path / name, ReadOptions())
+
+
+def test_a_report_builds_no_cells_of_a_grid(monkeypatch):
+    """They took 40 times the memory of the data, to print their number."""
+    from gkn.data.readers.report import describe
+
+    for grid in (Grid(5), Grid((4, 6), nodes="centres"), Grid(7, 1, periodic=True), Grid(3, 3)):
+        assert grid.cell_counts() == {name: len(corners) for name, corners in grid.cell_blocks()}
+    content = Content(Grid(5), {"u": torch.ones(1, 25)}, {})
+    monkeypatch.setattr(Grid, "cell_blocks", None)
+    assert "cells: 16 quad" in describe(content)
+    assert "bounding box: x 0 to 1, y 0 to 1" in describe(content)
+
+
+def test_fields_that_share_one_block_are_refused(tmp_path):
+    """8000 fields of 100,000 values in a file of 3.8 MB."""
+    save(tmp_path / "good.vtu", MESH, {f"u{i}": np.full(len(MESH), float(i)) for i in range(40)})
+    assert len(read_file(tmp_path / "good.vtu", ReadOptions()).fields) == 40
+    values = np.arange(len(MESH), dtype=float).tobytes()
+    block = np.uint32(len(values)).tobytes() + values
+    fields = "".join(f'<DataArray type="Float64" Name="u{i}" format="appended" offset="0"/>' for i in range(40))
+    points = " ".join(map(str, POINTS.ravel()))
+    (tmp_path / "x.vtu").write_bytes(
+        b'<VTKFile type="UnstructuredGrid" byte_order="LittleEndian"><UnstructuredGrid>'
+        + f'<Piece NumberOfPoints="{len(MESH)}" NumberOfCells="0"><Points><DataArray type="Float64" Name="Points" '
+        f'NumberOfComponents="3" format="ascii">{points}</DataArray></Points><PointData>{fields}</PointData></Piece>'.encode()
+        + b'</UnstructuredGrid><AppendedData encoding="raw">_'
+        + block
+        + b"</AppendedData></VTKFile>"
+    )
+    with pytest.raises(UnreadableFile, match="its arrays overlap: together they have more bytes than the file"):
+        read_file(tmp_path / "x.vtu", ReadOptions())
+
+
+def test_thousands_of_named_sets_are_left_out(tmp_path):
+    """Each of them would become a field."""
+    raw = RawMesh(POINTS, [("triangle", MESH.cells.numpy())], point_sets={f"s{i}": np.array([0]) for i in range(300)})
+    content = content_of(tmp_path / "x.cgns", raw, ReadOptions())
+    assert not content.fields
+    assert "named sets left out, because there are more than 256: 300" in content.notes
+
+
+def test_tensors_with_gradients_are_read_from_a_file(tmp_path):
+    x = torch.rand(3, 4, 4, dtype=torch.float64)
+    for kind in (x.clone().requires_grad_(), x.bfloat16(), torch.complex(x, -x).conj().imag):
+        torch.save({"x": kind, "y": kind}, tmp_path / "x.pt")
+        found = read_file(tmp_path / "x.pt", ReadOptions())
+        assert torch.equal(found.fields["u"].reshape(3, 4, 4).double(), kind.detach().double())

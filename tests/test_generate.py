@@ -309,8 +309,9 @@ def test_workers_end_with_their_parent(tmp_path):
     limit = time.monotonic() + 60
     while not [*folder.glob("dataset.json")] and time.monotonic() < limit:
         time.sleep(0.01)
-    time.sleep(2.5)  # the workers have begun, and have seconds to go
-    workers = workers_of(process.pid)
+    while len(workers := workers_of(process.pid)) < 2 and time.monotonic() < limit:
+        time.sleep(0.01)
+    time.sleep(2.0)  # the workers have begun, and have seconds to go
     assert len(workers) == 2
     process.kill()
     process.wait()
@@ -366,11 +367,13 @@ def test_stopped_and_run_again(sent, code, tmp_path):
 
 def test_workers_leave_stopping_to_their_parent():
     """A worker process ignores Ctrl-C once it has run a task; its parent does not."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background of a script start with it ignored
-    pool = Parallel(n_jobs=2)
-    heard = pool(delayed(hears_ctrl_c)(os.getpid()) for _ in range(4))
-    assert heard == [False] * 4
-    assert hears_ctrl_c(os.getpid())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background start with it ignored
+    try:
+        heard = Parallel(n_jobs=2)(delayed(hears_ctrl_c)(os.getpid()) for _ in range(4))
+        assert heard == [False] * 4
+        assert hears_ctrl_c(os.getpid())
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def hears_ctrl_c(parent):

@@ -205,6 +205,8 @@ def test_smoothing_equals_the_sum_over_all_points(name, rng):
         difference[..., wrap] -= grid.periods[wrap] * (difference[..., wrap] / grid.periods[wrap]).round()
     kernel = torch.exp(-(difference**2).sum(-1) / (2 * width**2)) * grid.weights
     total = kernel.sum(1)
+    if grid.periods is not None:  # a point half a period away pulls from both sides
+        difference = torch.where(2 * difference.abs() > (1 - 1e-9) * grid.periods, 0.0, difference)
     slopes = -difference / width**2 * kernel[..., None]
     smoothed, gradient = smooth(grid, a, width)
     expected = kernel @ a / total

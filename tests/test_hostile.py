@@ -222,6 +222,14 @@ def test_a_shift_of_a_periodic_domain_is_not_warned_of():
     assert outside(ranges, shifted, {}, at) == ["1 of 2 query points lie outside of the training data, as (0.5, 7.5)"]
 
 
+def test_ranges_are_shown_with_digits_that_differ():
+    """The sentence was that T is between 1e+06 and 1e+06, and was so in training."""
+    (said,) = outside({"inputs": {"T": [1e6, 1e6 + 1]}}, Grid(3), {"T": torch.tensor([1e6, 1e6 + 2])})
+    assert said == "T is between 1000000 and 1000002, in training it was between 1000000 and 1000001"
+    (said,) = outside({"inputs": {"T": [0.25, 0.5]}}, Grid(3), {"T": torch.tensor([9.0])})
+    assert said == "T is 9, in training it was between 0.25 and 0.5"
+
+
 def test_the_command_line_warns_of_them(operator, tmp_path):
     operator.save(tmp_path / "op")
     shifted = Grid(9, low=(100.0, 0.0), high=(102.0, 2.0))

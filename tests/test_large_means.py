@@ -14,6 +14,7 @@ from gkn.data.normalizer import hidden_scales
 from gkn.data.sample import BadNumbers
 from gkn.graph.batches import Batches
 from gkn.operator.evaluate import Judge, ratio_to_variation, relative_errors
+from gkn.operator.trivial import compared
 from gkn.operator.ways import Exact
 from gkn.train.losses import differences, loss_terms
 from tests.test_cli import run
@@ -225,6 +226,16 @@ def test_a_variation_of_a_billionth_is_no_constant():
     operator = trained(1e12 + u, a, warn=said.append)
     assert [text for text in said if "the mean of u is more than 30 times" in text]
     assert float(operator.outputs.std) == pytest.approx(float(u.std(correction=0)), rel=0.01)
+
+
+def test_errors_beside_trivial_ones_are_those_of_the_variation():
+    """All usual errors of such a field are 0.0000."""
+    a, u = functions(4)
+    data = Dataset(GRID, a=a, u=1e8 + u)
+    good, bad = relative_l2(Constant(1e8), data), relative_l2(Constant(1e8 + 9), data)
+    (text,) = compared(bad, {"mean": good})
+    assert re.search(r"u: the error [\d.]+ relative to its variation is larger than that of the mean, [\d.]+;", text)
+    assert compared(good, {"mean": bad}) == []
 
 
 def test_no_error_at_all_beside_trivial_answers():

@@ -103,7 +103,7 @@ def test_eval_writes_a_table_and_json(data, trained, tmp_path):
         )
         assert json.loads((tmp_path / "x.json").read_text())["errors"][0]["samples"] == 10
         assert "these samples include those that were learned from" in said
-        shown = (trained / "report-all.html").read_text().count(f"The picture is computed with {how[0].capitalize()}(m=30")
+        shown = (tmp_path / "report-all.html").read_text().count(f"The picture is computed with {how[0].capitalize()}(m=30")
         assert shown == (0 if how[0] == "sampled" else 3)  # as the errors are
     page = (trained / "report-validation.html").read_text()
     assert "mean of the training samples" in page

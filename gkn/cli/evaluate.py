@@ -15,6 +15,8 @@ from gkn.data.dataset import Dataset, described
 from gkn.data.split import Split
 from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator
+from gkn.operator.runs import RUN
+from gkn.operator.saved import is_finished
 from gkn.system.checks import device_named
 from gkn.system.files import canonical, make_folder, write
 
@@ -65,7 +67,7 @@ def evaluate(options: EvalOptions) -> None:
         some, learned = part.every(k), None if train is None else train.every(k)
         console.print(plain(_points(some)), soft_wrap=True)
         way = {"how": chosen, "r": options.r, "seed": options.seed}
-        found, trivial = judge(operator, some, learned, options.run, what, **way)
+        found, trivial = judge(operator, some, learned, where_to.parent, what, options.run, **way)
         beside = {name: each.json() for name, each in trivial.items()}
         rows.append(
             {"points": _points(some), "every": k, "how": repr(chosen), "r": options.r, **found.json(), "trivial": beside}
@@ -76,6 +78,8 @@ def evaluate(options: EvalOptions) -> None:
         "run": str(options.run),
         "data": str(options.data),
         "hash": hash_of,
+        "step": (operator.about.get("metrics") or {}).get("step"),
+        "unfinished": (options.run / RUN).exists() and not is_finished(options.run),
         "seed": options.seed,
         **samples,
         "errors": rows,

@@ -17,12 +17,13 @@ from gkn.operator.trivial import compared, trivial_errors
 
 
 def judge(
-    operator: Operator, test: Dataset, train: Dataset | None, folder: Path, what: str, **way: Any
+    operator: Operator, test: Dataset, train: Dataset | None, folder: Path, what: str, run: Path | None = None, **way: Any
 ) -> tuple[Errors, dict[str, Errors]]:
     """Evaluate an operator, print its errors per field beside the trivial ones, and write report.html into a folder.
 
     train   the samples it learned from, if they are known
     what    a word for the samples that are evaluated, e.g. test
+    run     the folder of the run, if the report is written elsewhere
     way     further options of `relative_l2`
     """
     test, left_out = judgeable(test)
@@ -43,6 +44,7 @@ def judge(
     warnings = [*found.cautions(), *compared(found, trivial)]
     for text in warnings:
         warn(text)
-    report = write_report(folder, f"gkn: {folder.name}", operator, test, found, trivial, warnings, what, way.get("how"))
+    title = f"gkn: {(run or folder).name}"
+    report = write_report(folder, title, operator, test, found, trivial, warnings, what, way.get("how"), run)
     console.print(f"the report: {plain(report)}", soft_wrap=True)
     return found, trivial

@@ -151,6 +151,9 @@ def _answer(
         start, stop = outputs[name]
         whole = truth.reshape(len(truth), -1)
         weights = given.domain.weights[:, None]
+        if not bool(whole.any()):
+            text += f"; {name} is 0 everywhere in the file, so its relative error is not defined"
+            continue
         error = float(relative_errors(found[:, start:stop], whole, weights, [(0, stop - start)])[0])
         ratio = ratio_to_variation(whole, weights)
         text += f"; relative error of {name} {error:.4f}"

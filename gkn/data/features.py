@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gkn.data.dataset import Dataset
+from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.data.groups import ranges_of
 from gkn.data.sample import Sample
 from gkn.data.transfer import transferred
@@ -81,6 +81,13 @@ class Features:
             )
         if self.geometry and not dataset.has_geometry:
             dataset = dataset.with_geometry()
+        unknown = [name for name in self.inputs if name not in dataset.names and name.startswith(GEOMETRY)]
+        if unknown:
+            what = " and ".join(name.removeprefix(GEOMETRY) for name in unknown)
+            raise ValueError(
+                f"the operator was trained with the {what} of every point, which {dataset.domain_of(0).describe()} does not "
+                f"have; give it a mesh, or a cloud with its boundary"
+            )
         return dataset.using(self.inputs, self.outputs)
 
     def sample(self, domain: Domain, given: Mapping[str, Any], input_domain: Domain | None = None) -> Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -62,17 +63,17 @@ class Normalizer:
     def fields(self) -> int:
         return self.mean.shape[-1]
 
-    @property
+    @cached_property
     def unit(self) -> Tensor:
         """(c,) a power of 2 near the standard deviation of each field, in which its values are numbers of moderate size."""
         return power_of_two(self.std.reshape(-1, self.fields).square().mean(0).sqrt())
 
-    @property
+    @cached_property
     def _ratio(self) -> Tensor:
         mean, std = ((x / self.unit).reshape(-1, self.fields).square().mean(0).sqrt() for x in (self.mean, self.std))
         return mean / std
 
-    @property
+    @cached_property
     def _beyond_single(self) -> bool:
         """True if single precision cannot hold the values: too large, too small, or a mean that hides how they vary."""
         size = torch.maximum(self.mean.abs().amax(), self.std.amax())

@@ -83,7 +83,9 @@ def outside(
             least, most = (float(x) for x in torch.as_tensor(given[name]).detach().double().aminmax())
             slack = SLACK * max(high - low, 1e-9 * max(abs(low), abs(high)))
             if least < low - slack or most > high + slack:
-                found.append(f"{name} is {_between(least, most)}, in training it was {_between(low, high)}")
+                digits = next(n for n in range(4, 18) if _differ(least, low, n) or _differ(most, high, n) or n == 17)
+                was = _between(low, high, digits)
+                found.append(f"{name} is {_between(least, most, digits)}, in training it was {was}")
     if "low" in ranges and domain.dim == len(ranges["low"]):  # another dimension is refused elsewhere
         low_box, high_box = (torch.tensor(ranges[name], dtype=torch.float64) for name in ("low", "high"))
         here = domain.box if frame is None else (frame.back(domain.box[0][None])[0], frame.back(domain.box[1][None])[0])
@@ -120,9 +122,13 @@ def _other_geometry(ranges: Mapping[str, Any], domain: Domain, scale: float) -> 
     return found
 
 
-def _between(low: float, high: float) -> str:
-    one, other = f"{low:.4g}", f"{high:.4g}"
+def _between(low: float, high: float, digits: int = 4) -> str:
+    one, other = f"{low:.{digits}g}", f"{high:.{digits}g}"
     return one if one == other else f"between {one} and {other}"
+
+
+def _differ(one: float, other: float, digits: int) -> bool:
+    return f"{one:.{digits}g}" != f"{other:.{digits}g}"
 
 
 def _box(ends: tuple[Tensor, Tensor]) -> str:

@@ -145,7 +145,7 @@ class Batches:
         self._numbers = [dataset.number(i) for i in range(len(dataset))]
         self._one_domain = dataset.one_domain
         self._fields = tuple(dataset.output_fields.values())
-        self.unit = outputs.unit
+        self.unit = outputs.unit.clone()
         for start, stop in self._fields:  # components of a vector have one unit
             self.unit[start:stop] = self.unit[start:stop].max()
         self._hidden = None if hidden is None or not bool(hidden.any()) else hidden > 0

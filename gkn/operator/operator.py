@@ -34,7 +34,6 @@ from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
 FAR = 20  # standard deviations that an input may be away from the training data before a warning
-LOOKED_AT = 100  # samples of a dataset that are compared with the ranges of the training data
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # query points at a time
 LEAST_SPREAD, MANY = 2000, 8  # nodes at least; how many times as many points a domain may have until they are spread
 
@@ -229,6 +228,7 @@ class Operator:
         """
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
+        self._check_dim(domain)
         return self.features.sample(domain, given, input_domain)
 
     @property
@@ -250,9 +250,14 @@ class Operator:
             raise KeyError(f"the operator has no input {unknown[0]!r}; it needs {', '.join(known.given_fields) or 'none'}")
         if self.features is None:
             raise ValueError("operator.answer: this operator does not know the names of its fields; use gkn.Sample")
+        self._check_dim(domain)
         sample = self.features.sample(domain, given, input_domain)
         self._warn(self.unusual(domain, given, None if at is None else real_points(at)))
         return self.named(self(sample, at, check=False))
+
+    def _check_dim(self, domain: Domain) -> None:
+        if domain.dim != self.model.dim:
+            raise ValueError(f"{domain.describe()} in {domain.dim} dimensions; the operator was trained in {self.model.dim}")
 
     def _warn(self, texts: Sequence[str]) -> None:
         for text in texts:
@@ -279,13 +284,10 @@ class Operator:
         return found
 
     def unusual_samples(self, dataset: Dataset) -> list[str]:
-        """Return sentences about samples of a dataset outside of the ranges of the training data: the first of each kind.
-
-        If there are many samples, some of them are looked at, spread evenly.
-        """
+        """Return sentences about samples of a dataset outside of the ranges of the training data: the first of each kind."""
         found: dict[str, str] = {}
         names = () if self.features is None else self.features.given_fields
-        for i in torch.linspace(0, len(dataset) - 1, min(len(dataset), LOOKED_AT)).round().long().tolist():
+        for i in range(len(dataset)):
             given = {name: dataset.value(name, i) for name in names}
             for text in self.unusual(dataset.domain_of(i), given, None, dataset.frame):
                 kind = re.sub(r"[-+]?\d[\d.e+-]*", "", text)  # the sentence without its numbers

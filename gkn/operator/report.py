@@ -30,6 +30,7 @@ def write_report(
     warnings: Sequence[str] = (),
     what: str = "test",
     how: Test | None = None,
+    run: Path | None = None,
 ) -> Path:
     """Write report.html into a folder and return its path; for samples other than the test samples, report-WHAT.html.
 
@@ -39,6 +40,7 @@ def write_report(
     warnings   sentences that are shown first
     what       a word for the samples: test, unseen, validation, train, all or given
     how        the way in which they were evaluated, in which pictures are computed too; None: the usual one
+    run        the folder of the run with its learning curves, if the report is written elsewhere
     """
     from gkn.data.plot import save_figure, show_losses
 
@@ -53,7 +55,7 @@ def write_report(
         "field: what trivial answers have.",
         small=True,
     )
-    metrics = folder / METRICS
+    metrics = (run or folder) / METRICS
     if metrics.is_file() and metrics.stat().st_size:
         page.heading("Learning curves")
         entries = [json.loads(line) for line in read_regular(metrics).decode().splitlines()]

@@ -94,11 +94,13 @@ def trivial_errors(operator: Operator, train: Dataset, test: Dataset) -> dict[st
 def compared(found: Errors, trivial: dict[str, Errors]) -> list[str]:
     """Return a sentence for each field in which an operator is worse than a trivial answer."""
     worse = []
-    for name, each in found.by_field.items():
+    for name in found.by_field:
         for what, other in trivial.items():
-            if float(each.mean()) > float(other.by_field[name].mean()):
+            hidden = name in found.of_variation and name in other.of_variation
+            mine, theirs = ((each.of_variation if hidden else each.by_field)[name] for each in (found, other))
+            if float(mine.nanmean()) > float(theirs.nanmean()):
                 worse.append(
-                    f"{name}: the error {float(each.mean()):.4f} is larger than that of the {what}, "
-                    f"{float(other.by_field[name].mean()):.4f}; the operator has not learned this field"
+                    f"{name}: the error {float(mine.nanmean()):.4g}{' relative to its variation' * hidden} is larger than that "
+                    f"of the {what}, {float(theirs.nanmean()):.4g}; the operator has not learned this field"
                 )
     return worse

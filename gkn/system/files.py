@@ -91,6 +91,9 @@ def no_folder(path: Path, what: str) -> str:
 def make_folder(path: Path) -> None:
     """Make a folder and its parents, each synced like the files that will be in it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    link = next((folder for folder in missing if folder.is_symlink()), None)
+    if link is not None:
+        raise FileExistsError(f"{link}: a link to something that is not there; choose another name")
     found = next(folder for folder in (path, *path.parents) if folder.exists())
     if not found.is_dir():
         raise FileExistsError(f"{found}: a file, where a folder is needed; choose another name")

@@ -114,7 +114,8 @@ class RunFolder:
         if self.first:
             for name in (OPERATOR, BEST):
                 remove_operator(self.path / name)
-            for left in (self.path / "eval.json", *self.path.glob("report*.html")):
+            pictures = ("learning.png", "best.png", "median.png", "worst.png")
+            for left in (*(self.path / name for name in ("eval.json", *pictures)), *self.path.glob("report*.html")):
                 left.unlink(missing_ok=True)
             write_sealed_json(self.path / RUN, entries)
         return entries

@@ -145,7 +145,11 @@ class _File:
             values = np.frombuffer(self._block(_base64("".join((array.text or "").split()).encode())), dtype)
         elif how == "appended":
             decode, offset = (_plain if self.raw else _base64), int(array.get("offset", "0"))
+            before = self.taken["stored"]
             values = np.frombuffer(self._block(decode(self.appended, offset)), dtype)
+            self.taken["appended"] += self.taken["stored"] - before
+            if self.taken["appended"] > len(self.appended):
+                raise UnreadableFile(f"{self.path}: its arrays overlap: together they have more bytes than the file")
         else:
             raise UnreadableFile(f"{self.path}: array {name!r} has the unknown format {how!r}")
         components = int(array.get("NumberOfComponents") or 1)
@@ -182,11 +186,9 @@ class _File:
         return self._count(b"".join(parts), sum(stored))
 
     def _count(self, block: bytes, stored: int) -> bytes:
-        """Return the bytes of an array; raise an error if all arrays together have more than the file."""
+        """Return the bytes of an array, after counting them."""
         self.taken["unpacked"] += len(block)
         self.taken["stored"] += stored
-        if self.appended and self.taken["stored"] > max(len(self.appended), self.path.stat().st_size):
-            raise UnreadableFile(f"{self.path}: its arrays overlap: together they have more bytes than the file")
         return block
 
 
