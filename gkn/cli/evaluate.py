@@ -17,6 +17,7 @@ from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator
 from gkn.operator.runs import RUN
 from gkn.operator.saved import is_finished
+from gkn.operator.unusual import unusual_samples
 from gkn.system.checks import device_named
 from gkn.system.files import canonical, make_folder, write
 
@@ -58,7 +59,7 @@ def evaluate(options: EvalOptions) -> None:
     if options.samples is not None:
         part = part.take(_range(options.samples, len(part)))
     if what == "given":
-        for text in operator.unusual_samples(part):
+        for text in unusual_samples(operator, part):
             warn(text)
     where_to = options.out or options.run / "eval.json"
     make_folder(where_to.parent)

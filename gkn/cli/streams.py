@@ -36,7 +36,7 @@ class Unfailing:
         try:
             return getattr(self.stream, method)(*given)
         except (OSError, ValueError) as error:  # ValueError: closed since
-            if getattr(error, "errno", None) != errno.EPIPE:  # somebody who has read enough, such as head
+            if getattr(error, "errno", None) != errno.EPIPE:  # the reader has ended, such as head
                 self.failed = getattr(error, "strerror", None) or str(error)
             self._discard()
             return None

@@ -400,10 +400,9 @@ class Dataset:
         return {"name": "view", "every": self._stride, **smoothed, "of": self.manifest.origin, "hash": self.manifest.hash}
 
     def save(self, path: str | os.PathLike[str], *, origin: Mapping[str, Any] | None = None, force: bool = False) -> None:
-        """Write the dataset to a folder, shard by shard. Called again after an interruption, it resumes.
+        """Write the dataset to a folder, shard by shard. Called again, it writes shards that are missing or damaged.
 
-        Shards that are damaged or missing are written again. If several processes save the same dataset, one writes and the
-        others wait.
+        If several processes save the same dataset, one writes and the others wait.
 
         origin   a description of how the data were made, for `gkn data info`
         force    replace another dataset in that folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from torch import Tensor
 from gkn.data.dataset import Dataset
 from gkn.data.features import Features
 from gkn.data.normalizer import Normalizer
-from gkn.data.ranges import check_ranges, outside
+from gkn.data.ranges import check_ranges
 from gkn.data.sample import Sample
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
@@ -28,12 +27,12 @@ from gkn.models import Model, model_from
 from gkn.models.model import AtMost
 from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
+from gkn.operator.unusual import unusual, unusual_samples
 from gkn.operator.ways import Exact, How, Part, Spread, together
 from gkn.system.checks import OutsideDomain, as_real, check_finite, check_real, real_points
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 
-FAR = 20  # standard deviations that an input may be away from the training data before a warning
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # query points at a time
 LEAST_SPREAD, MANY = 2000, 8  # nodes at least; how many times as many points a domain may have until they are spread
 
@@ -184,7 +183,7 @@ class Operator:
         from gkn.operator.trivial import trivial_errors
 
         found = relative_l2(self, dataset, how, **options)
-        for text in (*self.unusual_samples(dataset), *found.cautions()):
+        for text in (*unusual_samples(self, dataset), *found.cautions()):
             warnings.warn(text, stacklevel=2)
         return found if train is None else replace(found, trivial=trivial_errors(self, train, dataset))
 
@@ -272,27 +271,7 @@ class Operator:
         given    input fields, vectors (K, c), and numbers by name
         at       query points (P, d), in the unit of the user's data
         """
-        known = self.features
-        parts = given if known is None else known.components(given)
-        tensors = {name: torch.as_tensor(values).detach() for name, values in parts.items()}
-        found = outside(self.about.get("ranges") or {}, domain, tensors, at, frame)
-        sizes = {int(parts[name].numel()) if name in parts else 0 for name in (() if known is None else known.inputs)}
-        if not self.about.get("ranges") and known is not None and sizes <= {1, len(domain)}:
-            size = self.inputs.encode(torch.stack([tensors[name].double().expand(len(domain)) for name in known.inputs], 1))
-            if size.numel() and float(size.abs().max()) > FAR:
-                found.append(f"the input is {float(size.abs().max()):.0f} standard deviations away from the training data")
-        return found
-
-    def unusual_samples(self, dataset: Dataset) -> list[str]:
-        """Return sentences about samples of a dataset outside of the ranges of the training data: the first of each kind."""
-        found: dict[str, str] = {}
-        names = () if self.features is None else self.features.given_fields
-        for i in range(len(dataset)):
-            given = {name: dataset.value(name, i) for name in names}
-            for text in self.unusual(dataset.domain_of(i), given, None, dataset.frame):
-                kind = re.sub(r"[-+]?\d[\d.e+-]*", "", text)  # the sentence without its numbers
-                found.setdefault(kind, f"sample {dataset.label(i)}: {text}")
-        return [*found.values()]
+        return unusual(self, domain, given, at, frame)
 
     def named(self, u: Tensor) -> dict[str, NDArray[Any]]:
         """Return outputs (P, o) as plain arrays by name: (P,), vectors as (P, c)."""

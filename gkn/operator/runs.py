@@ -1,4 +1,4 @@
-"""run.json, the description of a training run, and the digests by which files of a run are told from those of others."""
+"""run.json, the description of a training run, and the digests that distinguish its files from those of other runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parsers of files return: arrays as the file has them, before they are interpreted."""
+"""The content of a file as parsers return it: arrays as the file has them, before they are interpreted."""
 
 from __future__ import annotations
 
