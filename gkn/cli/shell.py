@@ -100,7 +100,7 @@ Config = Annotated[
 ]
 DatasetPath = Annotated[Path, typer.Argument(help="A dataset folder.")]
 RunPath = Annotated[Path, typer.Argument(help="The folder of a run or of a saved operator.")]
-Force = Annotated[bool, typer.Option(help="Overwrite a dataset that is there already.")]
+Force = Annotated[bool, typer.Option(help="Remove another dataset that is in the folder first.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 R = Annotated[float | None, typer.Option("--r", help="Another radius than in training.")]
 M = Annotated[int | None, typer.Option("--m", min=1, help="Nodes that are used, for spread, support, partition and sampled.")]
