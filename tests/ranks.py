@@ -75,7 +75,8 @@ if what == "bad-gradient" and rank == 1:
     torch.Tensor.backward = bad
 model = tiny.network(rank if what == "born" else 0)
 try:
-    fit(train, model, Nystrom(0.3, 60), **options)
+    operator = fit(train, model, Nystrom(0.3, 60), **options)
+    seen["run"] = operator.about.get("run")
 except BadNumbers as error:
     print(f"rank {rank} stopped: {error}", flush=True)
     sys.exit(1)

@@ -17,6 +17,7 @@ from gkn.data.ranges import outside
 from gkn.data.readers import UnreadableFile, read_file, read_points
 from gkn.data.readers.format import ReadOptions
 from gkn.operator.saved import checkpoints_of
+from gkn.system.checks import as_real
 from gkn.system.files import CorruptFile, read_regular, read_sealed_json
 from tests import tiny
 from tests.test_cli import run
@@ -249,6 +250,8 @@ def test_a_number_per_sample_that_varies_is_refused():
     assert np.array_equal(operator.answer(grid, w=w[0], load=np.full(25, 2.0))["u"], good)
     padded = torch.cat([w[0], torch.zeros(25, 1)], 1)
     assert np.array_equal(operator.answer(grid, w=padded, load=2.0)["u"], good)
+    finer = Grid(12)
+    assert operator.answer(grid, input_domain=finer, w=np.ones((144, 2)), load=np.full(144, 0.1))["u"].shape == (25,)
     with pytest.raises(ValueError, match="load is one number per sample, but the given field varies: 0 to 1"):
         operator.answer(grid, w=w[0], load=torch.linspace(0, 1, 25))
     with pytest.raises(ValueError, match="needed 2 components, and the others 0"):
@@ -468,6 +471,24 @@ def test_numbers_of_any_kind_are_taken_everywhere(name, tmp_path):
     data.save(tmp_path / "data")
     for each in (data, Dataset.open(tmp_path / "data")):
         assert torch.equal(each.field("a"), TENSOR.repeat(2, 1))
+
+
+def test_a_later_change_of_an_array_changes_no_domain():
+    """Arrays are copied: a loop that moves its points would change all domains made before."""
+    points, weights, cells = np.random.default_rng(0).random((5, 2)), np.ones(5), Mesh.square(0.5).cells.numpy()
+    corners = Mesh.square(0.5).points.numpy().copy()
+    cloud, mesh = Cloud(points, weights, np.zeros(5, bool)), Mesh(corners, cells)
+    before = [x.clone() for x in (cloud.points, cloud.weights, mesh.points)]
+    points += 1
+    weights += 1
+    corners += 1
+    assert all(torch.equal(x, y) for x, y in zip(before, (cloud.points, cloud.weights, mesh.points), strict=True))
+
+
+def test_a_file_in_memory_is_not_copied(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((3, 25)))
+    values = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert as_real(values, "x").data_ptr() == values.ctypes.data
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -337,3 +337,12 @@ def test_a_file_that_is_replaced_is_checked_again(tmp_path, monkeypatch):
     Dataset(Grid(5), a=u + 1, u=u + 1).save(tmp_path / "data", force=True)
     with pytest.raises(CorruptFile, match=r"shard-00000\.h5: not the bytes that were written"):
         data.value("u", 0)
+
+
+def test_what_is_nested_too_deeply_is_not_written(tmp_path):
+    """It could not be read again."""
+    nested = 5
+    for _ in range(40):
+        nested = [nested]
+    with pytest.raises(ValueError, match="nested in more than 32 levels"):
+        Dataset(Grid(5), a=torch.ones(1, 25), u=torch.ones(1, 25)).save(tmp_path / "data", origin={"x": nested})

@@ -24,7 +24,7 @@ from gkn.operator.checkpoint import Checkpoints
 from gkn.operator.evaluate import Judge
 from gkn.operator.saved import is_finished
 from gkn.system import machine
-from gkn.system.files import CorruptFile, difference, read_sealed_json, write_sealed_json
+from gkn.system.files import CorruptFile, canonical, difference, digest, read_sealed_json, write_sealed_json
 from gkn.train.ranks import Stopped
 from gkn.train.recipe import RECIPES, Recipe
 from gkn.train.run_folder import OtherRun, RunFolder
@@ -294,8 +294,8 @@ NESTED = reduce(lambda inner, _: [inner], range(100), 5)
 def test_a_run_that_makes_no_sense(change, clean, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(clean, folder)
-    said = read_sealed_json(folder / "run.json")
-    write_sealed_json(folder / "run.json", {**said, **change})
+    said = {**read_sealed_json(folder / "run.json"), **change}
+    (folder / "run.json").write_bytes(canonical({**said, "sha256": digest(said)}))
     for use in (lambda: tiny.run(folder), lambda: load(folder), lambda: load(folder, best=True)):
         with pytest.raises(CorruptFile, match=r"run\.json: its entries are (not of the kinds|nested deeper)"):
             use()
@@ -454,6 +454,14 @@ def test_the_best_network_of_a_finished_run_is_not_lost(tmp_path):
     tiny.run(folder, **options, warn=said.append)  # it is lost
     assert any("the last network is taken for the best" in text for text in said)
     assert load(folder, best=True).about["metrics"]["step"] == 16
+
+
+def test_a_run_that_returns_to_an_earlier_patience(tmp_path):
+    """Its digest is one of those of before."""
+    for patience in (5, 50, 5):
+        tiny.run(tmp_path / "run", epochs=4, patience=patience)
+        assert is_finished(tmp_path / "run")
+        assert load(tmp_path / "run").about["metrics"]["epoch"] == 4
 
 
 def test_the_operator_of_a_shorter_run_is_not_that_of_the_longer_one(tmp_path, clean):
@@ -835,6 +843,7 @@ def test_two_ranks_are_one_process(tmp_path):
     one = torch.load(tmp_path / "one/rank0.pt", weights_only=True)
     two = [torch.load(tmp_path / f"two/rank{rank}.pt", weights_only=True) for rank in (0, 1)]
     assert len(one["gradients"]) == len(two[0]["gradients"]) == 9
+    assert two[0]["run"] == two[1]["run"] == load(tmp_path / "two/run").about["run"]
     for theirs in two:
         for mine, other in zip(one["gradients"], theirs["gradients"], strict=True):
             assert all((x - y).abs().max() <= 1e-12 * x.abs().max().clamp(min=1e-3) for x, y in zip(mine, other, strict=True))

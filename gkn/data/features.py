@@ -17,6 +17,9 @@ from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
 from gkn.system.checks import as_real, check_finite
 
+CONSTANT = 1e-9
+"""Share of its size by which a field may vary that is given for a number: interpolation changes the last digits."""
+
 
 @dataclass(frozen=True)
 class Features:
@@ -107,9 +110,9 @@ class Features:
         rows = {name: parts[name][None] for name in self.given}
         for name, values in rows.items():
             if name in self.parameters and values.ndim > 1:  # given as a constant field
-                if not torch.equal(values, values[:, :1].expand_as(values)):
-                    low, high = (float(x) for x in values.detach().aminmax())
-                    raise ValueError(f"{name} is one number per sample, but the given field varies: {low:.4g} to {high:.4g}")
+                low, high = (float(x) for x in values.detach().aminmax())
+                if high - low > CONSTANT * max(abs(low), abs(high)):
+                    raise ValueError(f"{name} is one number per sample, but the given field varies: {low:.10g} to {high:.10g}")
                 rows[name] = values[:, 0]
         unknown = {name: torch.zeros(1, len(domain), dtype=torch.float64) for name in self.outputs}
         return self(Dataset.of(domain, {**rows, **unknown}, self.outputs, keep_gradients=True))[0]

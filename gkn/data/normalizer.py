@@ -19,9 +19,9 @@ from gkn.system.checks import check_real, power_of_two
 LARGE = 30.0
 """Standard deviations above which the mean of a field is left out of the loss, which then is relative to the variation."""
 FLOOR = 0.01
-"""Standard deviations of a field that such a loss is at least relative to, in samples that vary less."""
-ROUNDING = 1e-15
-"""Share of its size by which a field varies if it is the same everywhere, but was computed."""
+"""Lower bound of the denominator of that loss, in standard deviations of the field."""
+ROUNDING = 1e-13
+"""Relative variation below which a field counts as constant: rounding errors of a solver."""
 PRECISE = 1000.0
 """Standard deviations above which the mean of a field leaves single precision too few digits for its variation."""
 

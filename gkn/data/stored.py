@@ -187,9 +187,10 @@ class Stored(Source):
     def _file(self, name: str, expected: str) -> h5py.File:
         if name not in self._open:
             path = self.folder / name
-            if self._checked.get(name) != version_of(path):  # not seen yet, or replaced since
+            version = version_of(path)  # before the check: a file that is replaced meanwhile is checked again
+            if self._checked.get(name) != version:
                 self._check(path, expected)
-                self._checked[name] = version_of(path)
+                self._checked[name] = version
             if len(self._open) >= _MOST_OPEN:
                 self._open.pop(next(iter(self._open))).close()
             self._open[name] = h5py.File(path, "r")

@@ -25,7 +25,7 @@ _BLOCK = 2**19  # pairs of neighbours at a time
 _MOST_NODES, _NODES_PER_POINT = 2**22, 64  # nodes of a grid: any grid may have so many, and so many for each point
 _LONG = 2048  # nodes of an axis of a grid up to which it is smoothed by a matrix of that size
 _SMALL = 1000  # points of a group that is far from all others, below which it has no grid of its own
-_UNEVEN, _MOST_WORK = 1e-3, 1e9  # ratio of sums of weights below which, and pairs up to which, sums are over all neighbours
+_UNEVEN = 1e-3  # share of the largest sum of weights below which the sum at a point is not computed by a grid
 _Step: TypeAlias = Callable[[Tensor], Tensor]
 _CELL = 2048  # points of a cell at a time
 
@@ -144,12 +144,12 @@ def _axis_matrices(grid: Grid, axis: int, width: float) -> tuple[Float[Tensor, "
 def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Return the smoother of any other points: sums over the neighbours within reach, or by way of a grid if they are many."""
     points, weights = domain.points.numpy(), domain.weights.numpy()
-    sums = _sums_of(points, weights, width)
+    sums = _sums_of(points, weights, width, _MOST_PAIRS)
     one = np.ones((len(points), 1))
     total, total_slope = sums(one)
-    uneven = not isinstance(sums, _Direct) and total.min() < _UNEVEN * total.max()
-    if uneven and _estimated_pairs(points, _REACH * width) < _MOST_WORK:  # a grid is exact to 1e-10 of the largest only
-        sums = _Direct(points, weights, width, keep=False)
+    weak = np.flatnonzero(total < _UNEVEN * total.max())
+    if len(weak) and not isinstance(sums, _Direct):  # a grid is exact to 1e-10 of the largest sums only
+        sums = _Mended(sums, weak, _Direct(points, weights, width, keep=False, targets=points[weak]))
         total, total_slope = sums(one)
     if not (total > 0).all():
         raise ValueError("smooth: a point has no quadrature weight within reach; give the cloud positive weights")
@@ -166,16 +166,20 @@ def _points_smoother(domain: Domain, width: float) -> Callable[[Tensor], tuple[T
     return apply
 
 
-def _sums_of(points: Array, weights: Array, width: float) -> _Sums:
-    """Return the sums over all neighbours, in a way that takes time and memory in proportion to the points."""
-    if _estimated_pairs(points, _REACH * width) <= _MOST_PAIRS:
+def _sums_of(points: Array, weights: Array, width: float, most: float) -> _Sums:
+    """Return the sums over all neighbours, in a way that takes time and memory in proportion to the points.
+
+    most   pairs of neighbours whose matrices may be kept
+    """
+    if _estimated_pairs(points, _REACH * width) <= most:
         return _Direct(points, weights, width, keep=True)
     by_grid = _ByGrid(points, weights, width)
     if by_grid.nodes <= max(_MOST_NODES, _NODES_PER_POINT * len(points)):
         return by_grid
     groups = _far_groups(points, _REACH * width)
     if len(groups) > 1:  # far apart for the width: one grid for all would be nearly empty
-        return _Apart([(which, _sums_of(points[which], weights[which], width)) for which in groups])
+        share = most / len(points)
+        return _Apart([(which, _sums_of(points[which], weights[which], width, share * len(which))) for which in groups])
     return _Direct(points, weights, width, keep=False)
 
 
@@ -232,22 +236,36 @@ class _Apart:
         return total, slope
 
 
+class _Mended:
+    """The sums at all points, those at some points (their indices) replaced by other sums."""
+
+    def __init__(self, sums: _Sums, which: Array, others: _Sums) -> None:
+        self.sums, self.which, self.others = sums, which, others
+
+    def __call__(self, values: Array) -> tuple[Array, Array]:
+        total, slope = self.sums(values)
+        total[self.which], slope[self.which] = self.others(values)
+        return total, slope
+
+
 class _Direct:
     """The sum over all neighbours within reach, a block of points at a time, as sparse matrices.
 
-    keep   keep the matrices; else they are computed again in every call, and memory is that of one block
+    keep      keep the matrices; else they are computed again in every call, and memory is that of one block
+    targets   points at which the sums are wanted, if not at all points
     """
 
-    def __init__(self, points: Array, weights: Array, width: float, keep: bool) -> None:
+    def __init__(self, points: Array, weights: Array, width: float, keep: bool, targets: Array | None = None) -> None:
         from scipy.spatial import cKDTree
 
         self.points, self.weights, self.width = points, weights, width
+        self.targets = points if targets is None else targets
         self.tree = cKDTree(points)
-        counts = self.tree.query_ball_point(points, _REACH * width, return_length=True)
+        counts = self.tree.query_ball_point(self.targets, _REACH * width, return_length=True)
         pairs, per_pair = int(counts.sum()), 4 + 8 * (1 + points.shape[1])
         check_memory((pairs if keep else 0) * per_pair + 8 * _BLOCK * per_pair, f"smoothing of {len(points)} points")
         self.ends = [*np.unique(np.searchsorted(np.cumsum(counts), np.arange(_BLOCK, pairs + _BLOCK, _BLOCK)) + 1)]
-        self.ends[-1:] = [len(points)]
+        self.ends[-1:] = [len(self.targets)]
         self.blocks = [*self._made()] if keep else None
 
     def __call__(self, values: Array) -> tuple[Array, Array]:
@@ -261,11 +279,11 @@ class _Direct:
         from scipy.spatial import cKDTree
 
         for start, end in pairwise([0, *self.ends]):
-            tree = cKDTree(self.points[start:end])
+            tree = cKDTree(self.targets[start:end])
             found = tree.sparse_distance_matrix(self.tree, _REACH * self.width, output_type="ndarray")
             order = np.lexsort((found["j"], found["i"]))
             i, j = found["i"][order], found["j"][order].astype(np.int32)
-            difference = self.points[start + i] - self.points[j]
+            difference = self.targets[start + i] - self.points[j]
             kernel = np.exp(-(difference**2).sum(1) / (2 * self.width**2)) * self.weights[j]
             rows = np.searchsorted(i, np.arange(end - start + 1)).astype(np.int32)
             shape = (end - start, len(self.points))

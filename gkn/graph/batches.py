@@ -29,16 +29,16 @@ class Batch:
     a          (nodes, c) inputs, normalised
     deviation  (nodes, o) outputs minus their mean, in a unit of each field
     std        (nodes or 1, o) standard deviation, in the same units; the target of the network is deviation / std
-    counted    (nodes or 1, o) what is added to the deviation to give what the relative loss is relative to: u or, for hidden
+    counted    (nodes or 1, o) offset: deviation + counted is the denominator of the relative loss, which is u or, for hidden
                fields, u minus the mean of the sample
-    floor      (o,) what the loss of a hidden field is at least relative to; None if no field is hidden
-    profile    (nodes or 1, o) the mean minus that at one node: as it is seen by differences between nodes
+    profile    (nodes or 1, o) the mean, shifted to 0 at one node, for differences between nodes
     weights    (nodes,) quadrature weights, or None
     sizes      number of nodes of each graph
     samples    number of the sample of each graph, in the data it came from
     fixed      every batch of as many graphs has this graph and these weights, standard deviations and profiles
     fields     columns (first, last + 1) of each output field, the components of a vector together; empty: one field
     u          (nodes, o) outputs with their mean, in the same units, in float64; None for training
+    floor      (o,) lower bound of that denominator for hidden fields; None if no field is hidden
     """
 
     graph: Graph
@@ -307,7 +307,7 @@ class Batches:
 class _Functions:
     a: Tensor  # (n, K, c), normalised
     deviation: Tensor  # (n, K, o), as in `Batch`
-    u: Tensor | None  # likewise
+    u: Tensor | None  # (n, K, o), as in `Batch`
     offset: Tensor  # (n, o), added to all values of a sample
 
     def take(self, where: Any) -> _Functions:

@@ -66,7 +66,7 @@ def write_card(folder: Path, entries: dict[str, Any], tensors: dict[str, Tensor]
 
 
 def _check_is_free(folder: Path, about: dict[str, Any]) -> None:
-    """Raise an error if a folder is that of a training run, or that of an operator of a run which this one is not of."""
+    """Raise an error if a folder is that of a training run, or the operator folder of another run."""
     run = folder.absolute().parent
     of_run = folder.name in (OPERATOR, BEST, START) and (run / RUN).exists()
     if (folder / RUN).exists() or (of_run and about.get("run") not in run_digests(read_run(run))):

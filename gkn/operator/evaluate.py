@@ -315,7 +315,7 @@ class Judge:
         errors = relative_errors(found, u, weights, fields)
         least = [_norm(u[:, i:j], weights) / _norm(self.floor[i:j].expand(len(u), -1), weights) for i, j in fields]
         of_variation = torch.tensor(ratios, dtype=torch.float64)
-        judged = errors * torch.fmin(of_variation, torch.stack(least))  # that which is not NaN
+        judged = errors * torch.fmin(of_variation, torch.stack(least))  # fmin ignores NaN
         return errors, of_variation, torch.where(self._is_hidden, judged, errors)
 
     def _answer(self, sample: Sample, tick: Callable[[int, int], None] | None) -> Tensor:

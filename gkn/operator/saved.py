@@ -18,7 +18,10 @@ from gkn.system.files import CorruptFile
 
 
 def is_finished(folder: Path) -> bool:
-    """True if the training run in a folder has come to its end. An operator of a shorter run that it continues is no end."""
+    """True if the training run in a folder has come to its end.
+
+    The operator of a shorter run, which this run continues, does not count.
+    """
     if not (folder / OPERATOR / CARD).is_file():
         return False
     said = read_run(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,8 @@ from torch import Tensor
 
 
 def real(data: Any, name: str, *, differentiable: bool = False) -> Float[Tensor, "..."]:
-    """Return numbers of any real type as a float64 tensor, detached unless `differentiable`."""
-    numbers = as_real(data, name)
+    """Return numbers of any real type as a float64 tensor, detached unless `differentiable`. Arrays are copied."""
+    numbers = as_real(data, name).clone() if isinstance(data, np.ndarray) else as_real(data, name)
     return (numbers if differentiable else numbers.detach()).to(torch.float64)
 
 
@@ -30,7 +31,7 @@ def as_real(given: Any, name: str) -> Tensor:
     """Return real numbers, given as a tensor, an array or lists of numbers or tensors, as a dense tensor.
 
     A tensor of double or single precision, of 64-bit integers or of truth values keeps its type and its gradient, and so does
-    an array of floating-point numbers; all others become float64. Arrays that cannot be written to are copied.
+    an array of floating-point numbers; all others become float64. An array may share its memory with the tensor.
     """
     check_real(given, name)
     if isinstance(given, list | tuple) and any(isinstance(each, Tensor) for each in given):
@@ -50,10 +51,13 @@ def as_real(given: Any, name: str) -> Tensor:
     check_real(array, name)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} holds {array.dtype}; needed real numbers")
-    array = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.kind in "iu" or array.dtype.itemsize not in (1, 4, 8):
         array = array.astype(np.float64)
-    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    with warnings.catch_warnings():  # an array that cannot be written to, such as a file in memory: nothing here writes
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def real_points(given: Any) -> Tensor:

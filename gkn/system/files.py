@@ -259,6 +259,8 @@ def digest(value: Any) -> str:
 
 def write_sealed_json(path: Path, value: dict[str, Any]) -> None:
     """Write `value` with its own hash inside, so that a change of any byte is noticed by `read_sealed_json`."""
+    if _depth(value) > DEEP:
+        raise ValueError(f"{path}: its entries are nested in more than {DEEP} levels")
     write(path, canonical({**value, "sha256": digest(value)}))
 
 

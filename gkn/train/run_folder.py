@@ -14,7 +14,7 @@ from torch import Tensor
 from gkn.operator.card import remove_operator
 from gkn.operator.checkpoint import Checkpoint, Checkpoints
 from gkn.operator.operator import Operator
-from gkn.operator.runs import BEST, METRICS, OPERATOR, RUN, START, STEPS, configuration, read_run, run_digests
+from gkn.operator.runs import BEST, METRICS, OPERATOR, RUN, START, STEPS, configuration, read_run, run_digest, run_digests
 from gkn.operator.saved import is_of_run
 from gkn.system.files import CorruptFile, difference, digest, unfinished, write, write_sealed_json
 from gkn.system.machine import versions
@@ -92,6 +92,7 @@ class RunFolder:
         for text in wrong:
             self.warn(f"{text}; going on from {'the checkpoint before' if found else 'the beginning'}")
         if self.world > 1:
+            self.checkpoints.runs = self._of_all(self.checkpoints.runs)[0]
             self._agree("checkpoint", found.step if found else -1)
         return found
 
@@ -110,7 +111,8 @@ class RunFolder:
             raise OtherRun(f"{self.path} holds another run: {what}; choose another folder, or remove this one")
         continued = [*said.get("continued", []), epoch]
         kept = {name: said[name] for name in ("versions", "parameters") if name in said}
-        entries = {**self.config, **kept, "continued": continued, "earlier": [*run_digests(said)]}
+        entries = {**self.config, **kept, "continued": continued}
+        entries["earlier"] = [each for each in run_digests(said) if each != run_digest(entries)]
         if self.first:
             for name in (OPERATOR, BEST):
                 remove_operator(self.path / name)
@@ -171,7 +173,12 @@ class RunFolder:
 
     def _agree(self, what: str, mine: int | str) -> None:
         """Raise an error unless all ranks have the same."""
-        everyone: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(everyone, mine)
+        everyone = self._of_all(mine)
         if len({*everyone}) > 1:
             raise OtherRun(f"{self.path}: the ranks differ in their {what}: {everyone}; needed one folder, one command")
+
+    def _of_all(self, mine: Any) -> list[Any]:
+        """Return what each rank gives, in the order of the ranks."""
+        everyone: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(everyone, mine)
+        return everyone
