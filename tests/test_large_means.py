@@ -153,6 +153,8 @@ def test_an_output_that_is_the_same_everywhere(constant):
     operator = fit(data, model, Nystrom(0.4, 60), epochs=1, warn=lambda text: None)
     assert math.isfinite(operator.about["metrics"]["loss"])
     assert math.isfinite(relative_l2(operator, data).mean)
+    assert float(hidden_scales([data])[1]) == 0
+    assert bool(hidden_scales([Dataset(GRID, a=a, u=constant + u)])[0] > 0) == (constant > 1)
 
 
 def test_a_sample_that_does_not_vary_in_a_field_that_does():
@@ -303,8 +305,17 @@ def test_a_mean_at_every_point_is_part_of_the_differences():
         data = Dataset(GRID, a=a, u=mean + u)
         normalizers = Normalizer.fit(data, data.inputs), Normalizer.fit(data, data.outputs, pointwise=True)
         batches = Batches(data, Nystrom(0.4, 30), *normalizers, weighted=True)
-        terms.append(differences(torch.zeros(60, 1), batches.batch([0, 1])))
-    assert torch.allclose(terms[0], terms[1], rtol=1e-4)
+        batch = batches.batch([1])
+        terms.append(float(differences(torch.zeros(30, 1), batch)[0]))
+    assert terms[0] == pytest.approx(terms[1], rel=1e-4)
+    graph, place = batch.graph, (batch.x[:, None] - GRID.points).square().sum(-1).argmin(1)
+    mean = data.field("u").mean(0)
+    squares = []
+    for values in (data[1].u[:, 0] - mean, data[1].u[:, 0]):
+        length = (batch.x[graph.targets] - batch.x[graph.src]).square().sum(1)
+        steps = (values[place][graph.targets] - values[place][graph.src]).square()
+        squares.append(float(steps[length > 0].div(length[length > 0]).sum()))
+    assert terms[1] == pytest.approx((squares[0] / squares[1]) ** 0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("weighted", [True, False])
