@@ -369,6 +369,9 @@ def test_a_long_axis_takes_little_memory(periodic, monkeypatch):
     monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 1000)
     with pytest.raises(MemoryError, match="smoothing on a"):
         smooth(coarse, values, 0.03)
+    monkeypatch.setattr("gkn.system.memory.available_memory", lambda device="cpu": 2**26)  # less than its matrix has
+    with pytest.raises(MemoryError, match="smoothing on a"):
+        smooth(coarse, values, 0.03)
 
 
 def test_a_large_mean_does_not_cancel_in_single_precision(rng):

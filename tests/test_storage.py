@@ -341,8 +341,9 @@ def test_a_file_that_is_replaced_is_checked_again(tmp_path, monkeypatch):
 
 def test_what_is_nested_too_deeply_is_not_written(tmp_path):
     """It could not be read again."""
-    nested = 5
-    for _ in range(40):
-        nested = [nested]
-    with pytest.raises(ValueError, match="nested in more than 32 levels"):
-        Dataset(Grid(5), a=torch.ones(1, 25), u=torch.ones(1, 25)).save(tmp_path / "data", origin={"x": nested})
+    for kind in (list, tuple):
+        nested = 5
+        for _ in range(40):
+            nested = kind([nested])
+        with pytest.raises(ValueError, match="nested in more than 32 levels"):
+            Dataset(Grid(5), a=torch.ones(1, 25), u=torch.ones(1, 25)).save(tmp_path / "data", origin={"x": nested})

@@ -67,7 +67,8 @@ def _grid_smoother(grid: Grid, width: float) -> Callable[[Tensor], tuple[Tensor,
 
     A step is a product with a matrix, or for long axes a convolution by Fourier transforms, whose memory is linear.
     """
-    check_memory(8 * 8 * len(grid), f"smoothing on {grid.describe()}")
+    matrices = sum(n**2 for n in grid.shape if n <= _LONG)
+    check_memory(8 * (4 * matrices + 8 * len(grid)), f"smoothing on {grid.describe()}")
     steps = [(_axis_transforms if n > _LONG else _axis_products)(grid, axis, width) for axis, n in enumerate(grid.shape)]
     kernels, slopes = zip(*steps, strict=True)
 

@@ -100,8 +100,9 @@ class Batch:
 def relative(error: Tensor, truth: Tensor, batch: Batch, weights: Tensor | None, floor: Tensor | None = None) -> Tensor:
     """Return |error| / |truth| of (nodes, o) for each graph and output field of a batch: (G, fields).
 
-    Norms are quadratures with the weights (nodes,), or sums without. `floor`: values (o,) whose norm that of the truth is at
-    least.
+    Norms are quadratures with the weights (nodes,), or sums without.
+
+    floor   (o,) a constant field whose norm is a lower bound of |truth|
     """
     w = torch.ones_like(error[:, :1]) if weights is None else weights.to(error.dtype).sqrt()[:, None]
     errors, truths = (torch.stack([batch.norms(x) for x in batch.by_field(w * each)], 1) for each in (error, truth))

@@ -26,14 +26,9 @@ def is_finished(folder: Path) -> bool:
         return False
     said = read_run(folder)
     try:
-        return digest_in(folder / OPERATOR) not in said.get("earlier", ())
+        return read_description(folder / OPERATOR)["about"].get("run") not in said.get("earlier", ())
     except CorruptFile:
         return True  # and `load` says what is wrong
-
-
-def digest_in(folder: Path) -> Any:
-    """Return the digest of the run that the operator in a folder is of, None if it has none."""
-    return read_description(folder)["about"].get("run")
 
 
 def check_run(folder: Path, about: Mapping[str, Any], said: Mapping[str, Any]) -> None:

@@ -55,7 +55,9 @@ def as_real(given: Any, name: str) -> Tensor:
     if array.dtype.kind in "iu" or array.dtype.itemsize not in (1, 4, 8):
         array = array.astype(np.float64)
     array = np.ascontiguousarray(array).reshape(array.shape)
-    with warnings.catch_warnings():  # an array that cannot be written to, such as a file in memory: nothing here writes
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():  # nothing here writes into it; a file that is mapped into memory is not copied
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
 

@@ -283,7 +283,7 @@ def _depth(value: Any) -> int:
     """Return how deep lists and dictionaries are nested; at most a little more than `DEEP`."""
     level, depth = [value], 0
     while level and depth <= DEEP:
-        inner = [each for each in level if isinstance(each, dict | list)]
+        inner = [each for each in level if isinstance(each, dict | list | tuple)]
         level = [one for each in inner for one in (each.values() if isinstance(each, dict) else each)]
         depth += bool(inner)
     return depth

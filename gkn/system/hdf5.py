@@ -17,8 +17,6 @@ from gkn.system.files import CorruptFile
 from gkn.system.memory import available_memory
 
 Array = NDArray[Any]
-
-
 MOST_PACKED = 2000
 """Times that packed bytes may be larger when they are unpacked: deflate reaches 1032."""
 
@@ -67,7 +65,7 @@ def plain_array(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
     if place.dtype.kind not in "fiub":
         raise CorruptFile(f"{path}: {name} holds {place.dtype}, not numbers")
     claimed, stored = math.prod(place.shape) * place.dtype.itemsize, place.id.get_storage_size()
-    if stored < claimed if place.chunks is None else claimed > MOST_PACKED * stored:  # also if nothing was ever stored
+    if claimed > stored * (1 if place.chunks is None else MOST_PACKED):  # also if nothing was ever stored
         raise CorruptFile(f"{path}: {name} {place.shape} claims {claimed} bytes, but the file holds {stored} of them")
     check_fits(path, {name: (place.shape, place.dtype.itemsize)})
     return place

@@ -166,7 +166,7 @@ class _Reader:
 
 
 def _widen(pipe: IO[bytes] | None) -> None:
-    """Let a pipe hold 1 MiB and not 64 KiB, where the system can do that: large arrays take an eighth of the time."""
+    """Let a pipe hold 1 MiB and not 64 KiB, where the system can do that: large arrays take fewer turns."""
     with suppress(ImportError, AttributeError, OSError):
         import fcntl
 
