@@ -99,7 +99,7 @@ def test_clouds_and_meshes_on_disk(rng, tmp_path):
 
 
 def test_saved_in_shards_and_read_lazily(grid_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 4 * 2 * 169 * 8)  # four samples a shard
+    monkeypatch.setattr("gkn.data.saving.SHARD_BYTES", 4 * 2 * 169 * 8)  # four samples a shard
     grid_dataset.save(tmp_path / "d")
     again = Dataset.open(tmp_path / "d")
     assert [shard.count for shard in again.manifest.shards] == [4, 4, 2]
@@ -146,7 +146,7 @@ def test_another_dataset_is_not_taken_for_this_one(grid_dataset, tmp_path, monke
 
 
 def test_an_interrupted_save_goes_on(grid_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 4 * 2 * 169 * 8)
+    monkeypatch.setattr("gkn.data.saving.SHARD_BYTES", 4 * 2 * 169 * 8)
     written = []
 
     def fails_at_the_second(folder, number, *rest):
@@ -173,7 +173,7 @@ def test_a_dataset_is_not_saved_over_itself(tmp_path):
 
 
 def test_many_shards_are_not_many_open_files(grid_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 1)
+    monkeypatch.setattr("gkn.data.saving.SHARD_BYTES", 1)
     monkeypatch.setattr("gkn.data.stored._MOST_OPEN", 3)
     grid_dataset.save(tmp_path / "d")
     again = Dataset.open(tmp_path / "d")

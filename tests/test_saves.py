@@ -161,7 +161,7 @@ def test_processes_that_save_one_dataset(tmp_path):
     script = (
         "import sys, torch; from gkn import Dataset, Grid\n"
         "u = torch.arange(8.0 * 81 * 81, dtype=torch.float64).reshape(8, -1)\n"
-        "import gkn.data.dataset; gkn.data.dataset.SHARD_BYTES = 1\n"
+        "import gkn.data.saving; gkn.data.saving.SHARD_BYTES = 1\n"
         "Dataset(Grid(81), a=u, u=u).save(sys.argv[1])"
     )
     begun = [

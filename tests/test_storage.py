@@ -29,7 +29,7 @@ def meshes(tmp_path_factory):
 
 def saved_in_three(dataset, folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.data.dataset.SHARD_BYTES", 2 * sum(dataset.value(name, 0).nbytes for name in dataset.names))
+        patch.setattr("gkn.data.saving.SHARD_BYTES", 2 * sum(dataset.value(name, 0).nbytes for name in dataset.names))
         dataset.save(folder)
     assert len(Dataset.open(folder).manifest.shards) == 3
     return folder
@@ -308,7 +308,7 @@ def test_what_shrinks_is_compressed_and_nothing_is_lost(tmp_path):
 
 def test_damaged_and_missing_shards_are_written_again(tmp_path, monkeypatch):
     """The same call as before, as the message about a damaged shard advises."""
-    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 1)
+    monkeypatch.setattr("gkn.data.saving.SHARD_BYTES", 1)
     u = torch.rand(5, 25, dtype=torch.float64)
     data = Dataset(Cloud(Grid(5).points), a=u, u=u)
     data.save(tmp_path / "data")
@@ -329,7 +329,7 @@ def test_damaged_and_missing_shards_are_written_again(tmp_path, monkeypatch):
 def test_a_file_that_is_replaced_is_checked_again(tmp_path, monkeypatch):
     """More shards than files may be open: they are opened again, and may be those of another dataset by then."""
     monkeypatch.setattr("gkn.data.stored._MOST_OPEN", 2)
-    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 1)
+    monkeypatch.setattr("gkn.data.saving.SHARD_BYTES", 1)
     u = torch.rand(6, 25, dtype=torch.float64)
     Dataset(Grid(5), a=u, u=u).save(tmp_path / "data")
     data = Dataset.open(tmp_path / "data")

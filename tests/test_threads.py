@@ -70,7 +70,7 @@ def test_smoothed_fields_that_another_thread_replaces_at_once():
 def test_files_are_not_closed_while_they_are_read(apart, tmp_path, monkeypatch):
     """More shards than files may be open."""
     monkeypatch.setattr(stored, "_MOST_OPEN", 3)
-    monkeypatch.setattr("gkn.data.dataset.SHARD_BYTES", 1)  # a shard for each sample
+    monkeypatch.setattr("gkn.data.saving.SHARD_BYTES", 1)  # a shard for each sample
     rng = torch.Generator().manual_seed(0)
     domain = [Cloud(torch.rand(20 + i, 2, generator=rng, dtype=torch.float64)) for i in range(12)] if apart else Grid(5)
     values = [torch.rand(len(domain[i]) if apart else 25, generator=rng, dtype=torch.float64) for i in range(12)]
@@ -142,7 +142,7 @@ def test_threads_for_longer(tmp_path):
     """8 threads: 800 reads of a dataset of 100 shards, and 240 answers of each pretrained operator."""
     values = torch.rand(100, 25, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gkn.data.dataset.SHARD_BYTES", 1)
+        patch.setattr("gkn.data.saving.SHARD_BYTES", 1)
         Dataset(Grid(5), a=values, u=values).save(tmp_path / "data")
     data = Dataset.open(tmp_path / "data").smoothed(0.2)
     wanted = [sample.a for sample in Dataset(Grid(5), a=values, u=values).smoothed(0.2)]

@@ -60,7 +60,7 @@ def check_dataset(
     if "a" in dataset.names:
         looks.append(_Range(low, high))
     looks += [_Boundary(problem, dataset.outputs), _Residual(problem, device)]
-    looks.append(_Distinct(dataset.inputs, dataset.one_domain))
+    looks.append(_Distinct(dataset.names if dataset.in_time else dataset.inputs, dataset.one_domain))
     for start in range(0, len(dataset), _CHUNK):
         part = range(start, min(start + _CHUNK, len(dataset)))
         for batch in [part] if dataset.one_domain else [range(i, i + 1) for i in part]:
@@ -99,8 +99,17 @@ def _read(dataset: Dataset, batch: range) -> tuple[Domain, dict[str, Tensor]]:
     """Return the domain and all fields (n, K) of samples that share it."""
     if dataset.one_domain:
         part = dataset.take([*batch])
-        return dataset.domain, {name: part.field(name) for name in dataset.names}
-    return dataset[batch[0]].domain, {name: dataset.value(name, batch[0])[None] for name in dataset.names}
+        return dataset.domain, {name: _same_times(part, name) for name in dataset.names}
+    return dataset.domain_of(batch[0]), {name: dataset.value(name, batch[0])[None] for name in dataset.names}
+
+
+def _same_times(dataset: Dataset, name: str) -> Tensor:
+    """Return a field (n, K), or (n, T, K) with the last state repeated for trajectories that have fewer times than others."""
+    if not dataset.in_time or name not in dataset.outputs:
+        return dataset.field(name)
+    rows = [dataset.value(name, i) for i in range(len(dataset))]
+    most = max(map(len, rows))
+    return torch.stack([torch.cat([row, row[-1:].expand(most - len(row), -1)]) for row in rows])
 
 
 def _some(items: list[str], most: int = 5) -> str:
@@ -125,7 +134,7 @@ class _Finite(_Look):
     def see(self, domain: Domain, batch: range, values: dict[str, Tensor]) -> None:
         self.names = tuple(values)
         for name, rows in values.items():
-            wrong = (~torch.isfinite(rows)).any(1).nonzero()[:, 0].tolist()
+            wrong = (~torch.isfinite(rows)).flatten(1).any(1).nonzero()[:, 0].tolist()
             self.bad += [f"{name} of sample {batch[k]}" for k in wrong]
 
     def finding(self) -> Finding:
@@ -164,7 +173,7 @@ class _Boundary(_Look):
         self.inside = max(self.inside, float(size.max()))
         if domain.boundary.any():
             self.seen = True
-            self.edge = max(self.edge, float(size[:, domain.boundary].max()))
+            self.edge = max(self.edge, float(size[..., domain.boundary].max()))
 
     def finding(self) -> Finding:
         text = f"largest |{', '.join(self.outputs)}| on the boundary {self.edge:g}, anywhere {self.inside:g}"

@@ -18,18 +18,16 @@ from gkn.data import storage
 from gkn.data.groups import Groups, expanded, ranges_of
 from gkn.data.memory import Given, Memory
 from gkn.data.parts import parts_of
-from gkn.data.sample import Sample
-from gkn.data.source import Geometric, Kept, Smoothed, Source
+from gkn.data.sample import Sample, Trajectory
+from gkn.data.source import Geometric, Kept, Smoothed, Source, Window
+from gkn.data.stepping import STEP, TIME, Stepping
 from gkn.data.stored import Stored
 from gkn.data.transfer import brought_together
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
 from gkn.system.checks import check_device
 from gkn.system.files import digest
-from gkn.system.machine import versions
 
-SHARD_BYTES = 2**26
-WAIT = 60.0  # seconds that a save waits for that of another process
 GEOMETRY = "geometry."  # how the names of geometry features begin
 
 
@@ -41,6 +39,7 @@ class Dataset:
         Dataset(meshes, load=[1.0, 2.5], u=...)          a parameter: one number per sample
         Dataset(grid, velocity=v, outputs=["velocity"])  v (n, K, 2): a vector, with components velocity_x and velocity_y
         Dataset(mesh, a=a, u=u, input_domain=sensors)    inputs on other points than outputs
+        Dataset(grid, u=u, times=t)                      trajectories: outputs (n, T, K) are functions of times (T,) or (n, T)
         Dataset.open("data/darcy241")                    from disk, read when needed
 
     Arrays may be numpy's or torch's. By default all fields that are no outputs are inputs; there may be none. `take`, `split`,
@@ -55,9 +54,10 @@ class Dataset:
         outputs: Sequence[str] = ("u",),
         inputs: Sequence[str] | None = None,
         input_domain: Domain | Sequence[Domain] | None = None,
+        times: Given = None,
         **fields: Given,
     ) -> None:
-        self._fill(domain, fields, outputs, inputs, input_domain)
+        self._fill(domain, fields, outputs, inputs, input_domain, times=times)
 
     def _fill(
         self,
@@ -68,13 +68,14 @@ class Dataset:
         input_domain: Domain | Sequence[Domain] | None,
         files: Sequence[str] = (),
         keep_gradients: bool = False,
+        times: Given = None,
     ) -> Dataset:
         moved: dict[str, tuple[str, ...]] = {}
         if input_domain is not None:
             named = [name for name in fields if name not in outputs] if inputs is None else inputs
             fields, moved = brought_together(fields, named, input_domain, domain)
             inputs = None if inputs is None else [name for name in fields if name not in outputs]
-        source = Memory(domain, fields, files, keep_gradients)
+        source = Memory(domain, fields, files, keep_gradients, times, () if times is None else outputs)
         source.groups |= moved
         missing = [name for name in (*outputs, *(inputs or ())) if name not in {*source.names, *source.groups}]
         if missing or not outputs or len({*outputs}) != len(outputs):
@@ -96,13 +97,15 @@ class Dataset:
         input_domain: Domain | Sequence[Domain] | None = None,
         files: Sequence[str] = (),
         keep_gradients: bool = False,
+        times: Given = None,
     ) -> Dataset:
         """Make a dataset of fields in a dictionary. Unlike with keywords, a field may have any name.
 
+        times            the times of trajectories, (T,) for all or one list for each
         files            the file that each sample came from, for messages and reports
         keep_gradients   let derivatives with respect to given tensors pass through the samples
         """
-        return Dataset.__new__(Dataset)._fill(domain, fields, outputs, inputs, input_domain, files, keep_gradients)
+        return Dataset.__new__(Dataset)._fill(domain, fields, outputs, inputs, input_domain, files, keep_gradients, times)
 
     @staticmethod
     def of_source(
@@ -128,6 +131,11 @@ class Dataset:
     ) -> Dataset:
         self._source, self._index, self._stride = source, index, stride
         self.inputs, self.outputs, self.manifest = inputs, outputs, manifest
+        mixed = [name for name in outputs if name not in source.evolving] if {*outputs} & {*source.evolving} else []
+        mixed += [name for name in inputs if name in source.evolving]
+        if mixed:
+            what = "is an input, but a function of time" if mixed[0] in inputs else "is an output, but no function of time"
+            raise ValueError(f"Dataset: {mixed[0]} {what}; all outputs of trajectories are functions of time, no input is")
         whole = source.common_domain
         self._domain, self._nodes = whole, None
         if stride != 1:
@@ -145,8 +153,11 @@ class Dataset:
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(ranges_of(names, self.groups)) for names in (self.inputs, self.outputs))
-        fields = f"{inputs or 'the geometry'} -> {outputs}"
-        return f"Dataset({len(self)} samples, {fields}, on {described(self._domain)})"
+        if self.in_time:
+            fields, what = f"{outputs} over time{', given ' + inputs if inputs else ''}", "trajectories"
+        else:
+            fields, what = f"{inputs or 'the geometry'} -> {outputs}", "samples"
+        return f"Dataset({len(self)} {what}, {fields}, on {described(self._domain)})"
 
     # --- reading
 
@@ -164,6 +175,20 @@ class Dataset:
     def parameters(self) -> tuple[str, ...]:
         """Names of fields that are one number per sample."""
         return tuple(name for name in self._source.parameters if name in self.names)
+
+    @property
+    def in_time(self) -> bool:
+        """True if the samples are trajectories: their outputs are functions of time."""
+        return bool({*self.outputs} & {*self._source.evolving})
+
+    def times(self, i: int) -> Float[Tensor, " T"]:
+        """Return the times of one trajectory."""
+        return self._source.times(self._index[self._position(i)])
+
+    @property
+    def stepping(self) -> Stepping | None:
+        """How pairs of states were made of trajectories, if the samples are such pairs."""
+        return self._source.stepping
 
     @property
     def output_fields(self) -> dict[str, tuple[int, int]]:
@@ -190,7 +215,7 @@ class Dataset:
     @property
     def dim(self) -> int:
         """Dimension of the points."""
-        return self[0].domain.dim if self._domain is None else self._domain.dim
+        return self.domain_of(0).dim if self._domain is None else self._domain.dim
 
     def domains(self) -> Iterator[Domain]:
         """Iterate over the different domains: the common one, or that of each sample."""
@@ -200,23 +225,45 @@ class Dataset:
         """Return the domain of one sample, without reading its fields."""
         return self._source.domain(self._index[self._position(i)]) if self._domain is None else self._domain
 
-    def field(self, name: str) -> Float[Tensor, "n K"]:
-        """Return one field of all samples, if they share their domain."""
+    def field(self, name: str) -> Float[Tensor, "n *T K"]:
+        """Return one field of all samples, if they share their domain; of trajectories also their number of times."""
         self._known(name)
         if self._domain is None:
             raise ValueError(f"Dataset.field({name!r}): every sample has a domain of its own: use dataset[i]")
         values = self._source.read_all(name, self._index)
-        return values if self._nodes is None else values[:, self._nodes]
+        return values if self._nodes is None else values[..., self._nodes]
 
     def value(self, name: str, i: int) -> Tensor:
-        """Return one field (K,) of one sample; a vector as (K, c)."""
+        """Return one field (K,) of one sample; a vector as (K, c). A function of time has T times before that: (T, K)."""
         self._known(name)
         if name in self.groups and name not in self.names:
             return torch.stack([self.value(part, i) for part in self.groups[name]], -1)
         values = self._source.read(name, self._index[self._position(i)])
+        return values if self._nodes is None else values[..., self._nodes]
+
+    def reference(self, i: int) -> Float[Tensor, "K o"] | None:
+        """Return what is added to the outputs before a relative error is taken of them; None: nothing."""
+        found = self._source.reference(self._index[self._position(i)])
+        if found is None:
+            return None
+        values = torch.stack([found[name] for name in self.outputs], -1)
         return values if self._nodes is None else values[self._nodes]
 
+    def trajectory(self, i: int) -> Trajectory:
+        """Return one trajectory: its domain, times, states, and static inputs."""
+        if not self.in_time:
+            raise ValueError(f"{self!r} has no times; trajectories are made with Dataset(..., times=...)")
+        u = torch.stack([self.value(name, i) for name in self.outputs], -1)
+        rows = [self.value(name, i) for name in self.inputs]
+        a = torch.stack(rows, -1) if rows else u.new_zeros(u.shape[1], 0)
+        return Trajectory(self.domain_of(i), a, self.times(i), u, self.frame)
+
     def __getitem__(self, i: Any) -> Sample:
+        if self.in_time:
+            raise ValueError(
+                "these samples are trajectories: dataset.trajectory(i) is one; dataset.pairs() and dataset.between(0, -1) make "
+                "samples of them"
+            )
         u = torch.stack([self.value(name, self._position(i)) for name in self.outputs], -1)
         rows = [self.value(name, i) for name in self.inputs]
         return Sample(self.domain_of(i), torch.stack(rows, -1) if rows else u.new_zeros(len(u), 0), u, self.frame)
@@ -233,10 +280,19 @@ class Dataset:
         """Return the index of sample i in the original dataset, if this is a part of one."""
         return self._source.number(int(self._index[self._position(i)]))
 
+    def file(self, i: int) -> str:
+        """Return the file that sample i was imported from, or an empty string."""
+        return self._source.file(int(self._index[self._position(i)]))
+
+    def is_read_from(self, folder: Path) -> bool:
+        """True if the samples are read from this folder."""
+        place = self._source.read_from()
+        return place is not None and folder.resolve() == place.resolve()
+
     def label(self, i: int) -> str:
         """Return the number of sample i in the original dataset and, if it was imported, its file: "17 (run17.vtu)"."""
-        file = self._source.file(int(self._index[self._position(i)]))
-        return f"{self.number(i)} ({file})" if file else str(self.number(i))
+        known = [each for each in (self.file(i), self._source.part(int(self._index[self._position(i)]))) if each]
+        return f"{self.number(i)} ({', '.join(known)})" if known else str(self.number(i))
 
     def damaged(self) -> list[str]:
         """Compare every file of a dataset on disk with its hash; return a list of problems."""
@@ -281,6 +337,54 @@ class Dataset:
         if kinds is not None and len(kinds) != len(self):
             raise ValueError(f"Dataset.split(by=...): {len(kinds)} labels for {len(self)} samples; needed one for each")
         return tuple(self.take(part) for part in parts_of(sizes, kinds, len(self), seed))
+
+    def pairs(self, stepping: Stepping | None = None) -> Dataset:
+        """Return the pairs of states (t, t + tau) of the trajectories as samples, from which an operator learns to step."""
+        from gkn.data.pairs import Pairs, steps_of
+
+        self._needs_times("pairs")
+        chosen = stepping or Stepping()
+        steps = steps_of([self.times(i) for i in range(len(self))], chosen)
+        source = Pairs(self._source, self.outputs, chosen, [(int(self._index[i]), j, k) for i, j, k in steps])
+        inputs = (*source.inputs, *self.inputs, *([TIME] if chosen.clock else []), STEP)
+        return self._view(source=source, index=range(source.n), inputs=inputs, outputs=tuple(source.targets))
+
+    def between(self, first: int = 0, last: int = -1) -> Dataset:
+        """Return samples whose input is the state at one recorded time, and whose output is that at another one.
+
+        first, last   numbers of the times; negative ones count from the end. Fields are called u_start and u_end
+        """
+        from gkn.data.pairs import Map
+
+        self._needs_times("between")
+        for i in range(len(self)):
+            count = len(self.times(i))
+            if not (-count <= first < count and -count <= last < count and first % count != last % count):
+                raise ValueError(f"Dataset.between({first}, {last}): trajectory {i} has the times 0 to {count - 1}, or -1")
+        source = Map(self._source, self.outputs, first, last)
+        return self._view(source=source, inputs=(*source.starts, *self.inputs), outputs=tuple(source.ends))
+
+    def window(self, first: int | None = None, last: int | None = None) -> Dataset:
+        """Return the trajectories with the times number first to last - 1 only, as in times[first:last]."""
+        self._needs_times("window")
+        for i in range(len(self)):
+            if len(self.times(i)[first:last]) < 2:
+                raise ValueError(
+                    f"Dataset.window({first}, {last}): of the {len(self.times(i))} times of trajectory {i} needed two"
+                )
+        return self._view(source=Window(self._source, first, last))
+
+    def leads(self) -> Dataset:
+        """Return the pairs that end where these pairs begin, sample by sample."""
+        source = self._source.leads()
+        if source is None:
+            raise ValueError("Dataset.leads: these samples are no pairs of states; make them with dataset.pairs()")
+        return self._view(source=source)
+
+    def _needs_times(self, name: str) -> None:
+        if not self.in_time or not len(self):
+            what = "has no times; give Dataset(..., times=...)" if len(self) else "has no samples"
+            raise ValueError(f"Dataset.{name}: this dataset {what}")
 
     def every(self, k: int) -> Dataset:
         """Return the same functions on every k-th node of each axis of their grid."""
@@ -330,6 +434,8 @@ class Dataset:
         The values must not be written to: they are handed out without a copy.
         """
         check_device(str(device))
+        if self.in_time or self.stepping is not None:
+            raise ValueError("Dataset.kept: needed samples of a steady problem; pairs of states are read when needed")
         if not len(self) or not self.one_domain:
             what = "no samples" if not len(self) else "a domain per sample"
             raise ValueError(f"Dataset.kept: this dataset has {what}; needed samples on one domain")
@@ -344,7 +450,7 @@ class Dataset:
         return self._held(domain, values, digest([self.identity(), domain.points.tolist()]))
 
     def _held(self, domain: Domain, values: Mapping[str, Tensor], identity: str) -> Dataset:
-        samples = [(self.number(i), self._source.file(self._index[i])) for i in range(len(self))]
+        samples = [(self.number(i), self.file(i)) for i in range(len(self))]
         return Dataset.of_source(Kept(self._source, domain, values, samples, identity), self.inputs, self.outputs)
 
     def using(self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None) -> Dataset:
@@ -407,45 +513,9 @@ class Dataset:
         origin   a description of how the data were made, for `gkn data info`
         force    replace another dataset in that folder
         """
-        folder = Path(path)
-        one, read_from = self._domain, self._source.read_from()
-        if read_from is not None and folder.resolve() == read_from.resolve():
-            raise ValueError(f"Dataset.save({str(path)!r}): this dataset is read from there; save it to another folder")
-        if not len(self):
-            raise ValueError("Dataset.save: this dataset has no samples")
-        for name in self.names:
-            kind = str(self.value(name, 0).dtype).removeprefix("torch.")
-            if kind not in storage.TYPES:
-                raise ValueError(f"field {name!r} has type {kind}; a dataset on disk holds {', '.join(storage.TYPES)}")
-        files = tuple(self._source.file(i) for i in self._index)
-        header = storage.Manifest(
-            n=len(self),
-            inputs=self.inputs,
-            outputs=self.outputs,
-            domain=None,
-            origin={**(self._origin() if origin is None else origin), "saved": digest(self.identity())},
-            seed=self.manifest.seed if self.manifest else None,
-            versions=versions(),
-            groups={name: parts for name, parts in self.groups.items() if {*parts} <= {*self.names}},
-            parameters=self.parameters,
-            files=files if any(files) else (),
-        )
-        with storage.writing(folder, header, one, force, WAIT) as manifest:
-            listed = {shard.start for shard in manifest.shards}
-            count = max(1, SHARD_BYTES // sum(self.value(name, 0).nbytes for name in self.names))
-            for number, start in enumerate(range(0, len(self), count)):
-                if start in listed:
-                    continue
-                part = range(start, min(start + count, len(self)))
-                fields: dict[str, Any] = {
-                    name: torch.tensor([self.parameter(name, i) for i in part], dtype=torch.float64)
-                    if name in self.parameters
-                    else [self.value(name, i) for i in part]
-                    for name in self.names
-                }
-                domains = None if one is not None else [self._source.domain(self._index[i]) for i in part]
-                prepared = storage.prepare_shard(folder, number, start, fields, domains)
-                manifest = storage.listing(folder, manifest, prepared)
+        from gkn.data.saving import save_dataset
+
+        save_dataset(self, Path(path), self._origin() if origin is None else origin, force)
 
 
 def described(domain: Domain | None) -> str:

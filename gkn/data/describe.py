@@ -26,14 +26,20 @@ def description(dataset: Dataset) -> str:
     high = torch.stack([domain.box[1] for domain in domains]).amax(0)
     sides = ", ".join(f"{axis} {a:.4g} to {b:.4g}" for axis, a, b in zip("xyz", frame.shift, high.tolist(), strict=False))
     lines = [
-        f"samples: {len(dataset)}" + ("" if count == len(dataset) else f" (ranges are those of the first {count})"),
+        f"{'trajectories' if dataset.in_time else 'samples'}: {len(dataset)}"
+        + ("" if count == len(dataset) else f" (ranges are those of the first {count})"),
         f"points: {points} in {domains[0].dim} dimensions, {kind} ({domains[0].kind})",
         f"box: {sides}",
     ]
+    if dataset.in_time:
+        times = [dataset.times(i) for i in range(count)]
+        counts, ends = [len(each) for each in times], (min(float(t[0]) for t in times), max(float(t[-1]) for t in times))
+        many = f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+        lines.append(f"times: {many}, {ends[0]:.4g} to {ends[1]:.4g}")
     for role, names in (("input", dataset.inputs), ("output", dataset.outputs)):
         fields = ranges_of(names, dataset.groups)
         if not fields:
-            lines.append(f"{role}: none, only the geometry")
+            lines.append(f"{role}: none, only the {'initial state and the ' * dataset.in_time}geometry")
         for name, (start, stop) in fields.items():
             word = "parameter" if name in dataset.parameters else role
             parts = f", {stop - start} components" if stop - start > 1 else ""

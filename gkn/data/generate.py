@@ -25,8 +25,10 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from torch import Tensor
 
 from gkn.data import storage
-from gkn.data.dataset import SHARD_BYTES, Dataset
+from gkn.data.dataset import Dataset
+from gkn.data.groups import component_names, expanded
 from gkn.data.problems.problem import Fields, Problem
+from gkn.data.saving import SHARD_BYTES
 from gkn.geometry.domain import Domain
 from gkn.system.checks import check_device
 from gkn.system.machine import versions
@@ -70,15 +72,18 @@ def make_dataset(
     shards = (range(start, min(start + count, n)) for start in range(0, n, count))
     if out is None:
         return _in_memory(problem, domain, seed, [*shards], device, progress)
-    folder = Path(out)
+    folder, groups = Path(out), {name: component_names(name, count) for name, count in problem.vectors.items()}
     header = storage.Manifest(
         n=n,
-        inputs=problem.inputs,
-        outputs=problem.outputs,
+        inputs=expanded(problem.inputs, groups),
+        outputs=expanded(problem.outputs, groups),
         domain=None,
         origin={**problem.describe(), "device": kind},
         seed=seed,
         versions=versions(),
+        groups=groups,
+        parameters=problem.parameters,
+        evolving=expanded(problem.evolving, groups),
     )
     with storage.writing(folder, header, domain, force) as manifest:
         listed = {shard.start for shard in manifest.shards}
@@ -99,7 +104,8 @@ def make_dataset(
 def _shard_size(problem: Problem, domain: Domain | None) -> int:
     """Return the number of samples in a shard. A shard is a batch and fixes the bits, so this depends on the problem alone."""
     points = len(domain) if domain is not None else problem.points()
-    return int(min(16, max(1, SHARD_BYTES // (16 * points))))
+    times = problem.times()
+    return int(min(16, max(1, SHARD_BYTES // (16 * points * (1 if times is None else len(times))))))
 
 
 def _in_memory(
@@ -118,7 +124,8 @@ def _in_memory(
     for name in parts[0]:
         pieces: list[Any] = [part[name] for part in parts]
         joined[name] = torch.cat(pieces) if isinstance(pieces[0], Tensor) else [*chain(*pieces)]
-    return Dataset.of(domains if domain is None else domain, joined, problem.outputs)
+    times = problem.times() if problem.evolving else None
+    return Dataset.of(domains if domain is None else domain, joined, problem.outputs, problem.inputs, times=times)
 
 
 def _on_cpu(
@@ -138,7 +145,7 @@ def _make_shard(problem: Problem, seed: int, folder: Path, number: int, samples:
     leave_stopping_to(parent)
     with _one_thread():
         made, domains = problem.make(seed, samples, "cpu")
-    return storage.prepare_shard(folder, number, samples.start, made, domains)
+    return _prepared(problem, folder, number, samples, made, domains)
 
 
 @contextmanager
@@ -189,11 +196,28 @@ def _on_gpu(
     def make(job: tuple[int, range]) -> Future[storage.Prepared]:
         number, samples = job
         made, domains = problem.make(seed, samples, device)
-        return writers.submit(storage.prepare_shard, folder, number, samples.start, _on_host(made), domains)
+        return writers.submit(_prepared, problem, folder, number, samples, _on_host(made), domains)
 
     with ThreadPoolExecutor(4) as writers, ThreadPoolExecutor(2) as makers:
         for written in _ahead(makers, make, jobs, 3):
             yield written.result()
+
+
+def _prepared(
+    problem: Problem, folder: Path, number: int, samples: range, made: Fields, domains: list[Domain] | None
+) -> storage.Prepared:
+    """Write a shard to a temporary file. Components of vectors are fields, and functions of time have their times."""
+    fields: dict[str, Any] = {}
+    for name, rows in made.items():
+        if name in problem.vectors:
+            for j, part in enumerate(component_names(name, problem.vectors[name])):
+                fields[part] = [row[..., j] for row in rows]
+        else:
+            fields[name] = rows
+    groups = {name: component_names(name, count) for name, count in problem.vectors.items()}
+    times = problem.times()
+    evolving = {} if times is None else {name: [times] * len(samples) for name in expanded(problem.evolving, groups)}
+    return storage.prepare_shard(folder, number, samples.start, fields, domains, evolving)
 
 
 def _on_host(fields: Fields) -> Fields:

@@ -43,3 +43,18 @@ def ranges_of(names: Sequence[str], groups: Groups) -> dict[str, tuple[int, int]
         found[names[place] if group is None else group] = (place, place + width)
         place += width
     return found
+
+
+def with_suffix(names: Sequence[str], groups: Groups, suffix: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Return new names, each with the name it was made of, and the groups of the new names.
+
+    The suffix goes to the name of a vector, before that of the component: velocity_x -> velocity_rate_x.
+    """
+    made: dict[str, str] = {}
+    new: dict[str, tuple[str, ...]] = {}
+    for field, (start, stop) in ranges_of(names, groups).items():
+        parts = [f"{field}_{suffix}{name.removeprefix(field)}" for name in names[start:stop]]
+        made |= dict(zip(parts, names[start:stop], strict=True))
+        if stop - start > 1:
+            new[f"{field}_{suffix}"] = tuple(parts)
+    return made, new

@@ -34,7 +34,11 @@ def show_dataset(dataset: Dataset, out: Path, samples: int = 4, title: str = "")
 
 
 def draw_dataset(dataset: Dataset, samples: int = 4, title: str = "") -> Figure:
-    """Draw the first samples: a column for each, a row for each field. Parameters are numbers above the columns."""
+    """Draw the first samples: a column for each, a row for each field. Parameters are numbers above the columns.
+
+    Trajectories are drawn by their first and last states.
+    """
+    dataset = dataset.between() if dataset.in_time else dataset
     count = min(samples, len(dataset))
     names = [name for name in dataset.names if name not in dataset.parameters]
     one_dimension = dataset[0].domain.dim == 1

@@ -40,6 +40,20 @@ class Sample:
         return self.domain.weights
 
 
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """States of o fields on the K points of a domain at T times, and c static fields there.
+
+    frame   the frame that the domain is in; None: it is in the user's unit
+    """
+
+    domain: Domain
+    a: Float[Tensor, "K c"]
+    times: Float[Tensor, " T"]
+    u: Float[Tensor, "T K o"]
+    frame: Frame | None = None
+
+
 def check_sample(values: Tensor, names: Sequence[str], sample: int | str, how: str = "") -> None:
     """Raise `BadNumbers` if fields (K, c) of a sample are not finite, with the field and the first bad point.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gkn.data.groups import Groups
+from gkn.data.stepping import Stepping
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
 from gkn.geometry.smoothing import check_width, smoother
@@ -29,6 +30,8 @@ class Source(ABC):
     groups          vectors and tensors, with the names of their components
     parameters      names of fields that are one number per sample
     frame           the frame that the domains are in; None: they are in the user's unit
+    evolving        names of fields that are functions of time; a sample with such fields is a trajectory
+    stepping        how pairs of states were made of trajectories; None: the samples are no such pairs
     """
 
     n: int
@@ -37,10 +40,12 @@ class Source(ABC):
     groups: Groups = MappingProxyType({})
     parameters: tuple[str, ...] = ()
     frame: Frame | None = None
+    evolving: tuple[str, ...] = ()
+    stepping: Stepping | None = None
 
     @abstractmethod
     def read(self, name: str, i: int) -> Tensor:
-        """Return one field (K,) of one sample."""
+        """Return one field (K,) of one sample; an evolving field (T, K) at all its times."""
 
     @abstractmethod
     def identity(self) -> str:
@@ -51,6 +56,25 @@ class Source(ABC):
         if self.common_domain is None:
             raise NotImplementedError(f"{type(self).__name__} has no common domain and does not say which one sample {i} has")
         return self.common_domain
+
+    def times(self, i: int) -> Tensor:
+        """Return the times (T,) of one trajectory."""
+        raise NotImplementedError(f"{type(self).__name__} has no fields that are functions of time")
+
+    def frames(self, name: str, i: int, which: Sequence[int]) -> Tensor:
+        """Return an evolving field (F, K) of one sample at some of its times, given by their numbers."""
+        return self.read(name, i)[[*which]]
+
+    def reference(self, i: int) -> Mapping[str, Tensor] | None:
+        """Return fields (K,) that are added to outputs before a relative error is taken of them; None: nothing is added.
+
+        An output that is a change of the state is judged by the error of the state that follows from it.
+        """
+        return None
+
+    def leads(self) -> Source | None:
+        """Return pairs that end where those of this source begin, sample by sample; None if these are no pairs."""
+        return None
 
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
         """Return one field (n, K) of many samples on one domain."""
@@ -77,6 +101,10 @@ class Source(ABC):
         """Return the name of the file that sample i was imported from, or an empty string."""
         return ""
 
+    def part(self, i: int) -> str:
+        """Return which part of a trajectory sample i is, for messages; an empty string for a whole one."""
+        return ""
+
     def smoothings(self) -> list[Smoothed]:
         """Return the smoothed sources below this one and itself, in the order in which they were made."""
         return []
@@ -96,12 +124,30 @@ class Derived(Source):
     def __init__(self, source: Source) -> None:
         self.source, self.names, self.n, self.common_domain = source, source.names, source.n, source.common_domain
         self.groups, self.parameters, self.frame = source.groups, source.parameters, source.frame
+        self.evolving, self.stepping = source.evolving, source.stepping
 
     def domain(self, i: int) -> Domain:
         return self.source.domain(i)
 
     def read(self, name: str, i: int) -> Tensor:
         return self.source.read(name, i)
+
+    def times(self, i: int) -> Tensor:
+        return self.source.times(i)
+
+    def frames(self, name: str, i: int, which: Sequence[int]) -> Tensor:
+        return self.source.frames(name, i, which)
+
+    def reference(self, i: int) -> Mapping[str, Tensor] | None:
+        return self.source.reference(i)
+
+    @abstractmethod
+    def over(self, source: Source) -> Source:
+        """Return what this source makes of its own, made of another one."""
+
+    def leads(self) -> Source | None:
+        leads = self.source.leads()
+        return None if leads is None else self.over(leads)
 
     def parameter(self, name: str, i: int) -> float:
         return self.source.parameter(name, i)
@@ -112,6 +158,9 @@ class Derived(Source):
     def file(self, i: int) -> str:
         return self.source.file(i)
 
+    def part(self, i: int) -> str:
+        return self.source.part(i)
+
     def smoothings(self) -> list[Smoothed]:
         return self.source.smoothings()
 
@@ -120,6 +169,31 @@ class Derived(Source):
 
     def damaged(self) -> list[str]:
         return self.source.damaged()
+
+
+class Window(Derived):
+    """Trajectories with some of their times only: those with the numbers first, ..., last - 1."""
+
+    def __init__(self, source: Source, first: int | None, last: int | None) -> None:
+        super().__init__(source)
+        self.first, self.last = first, last
+
+    def over(self, source: Source) -> Source:
+        return Window(source, self.first, self.last)
+
+    def times(self, i: int) -> Tensor:
+        return self.source.times(i)[self.first : self.last]
+
+    def read(self, name: str, i: int) -> Tensor:
+        values = self.source.read(name, i)
+        return values[self.first : self.last] if name in self.evolving else values
+
+    def frames(self, name: str, i: int, which: Sequence[int]) -> Tensor:
+        kept = range(len(self.source.times(i)))[self.first : self.last]
+        return self.source.frames(name, i, [kept[j] for j in which])
+
+    def identity(self) -> str:
+        return digest([self.source.identity(), "window", self.first, self.last])
 
 
 class Framed(Derived):
@@ -136,6 +210,10 @@ class Framed(Derived):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_domains": {}}
+
+    def over(self, source: Source) -> Source:
+        assert self.frame is not None
+        return Framed(source, self.frame, self.slopes)
 
     def domain(self, i: int) -> Domain:
         if self.common_domain is not None:
@@ -178,6 +256,9 @@ class Smoothed(Derived):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_smooth": None, "_last": None}  # another process computes them again
+
+    def over(self, source: Source) -> Source:
+        return Smoothed(source, self.name, self.width)
 
     def framed(self, frame: Frame) -> Source:
         return self if frame.is_identity else Smoothed(self.source.framed(frame), self.name, self.width / frame.scale)
@@ -252,6 +333,9 @@ class Geometric(Derived):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_computed": {}}
 
+    def over(self, source: Source) -> Source:
+        return Geometric(source)
+
     def framed(self, frame: Frame) -> Source:
         return self if frame.is_identity else Geometric(self.source.framed(frame))
 
@@ -303,6 +387,9 @@ class Kept(Derived):
     def domain(self, i: int) -> Domain:
         assert self.common_domain is not None
         return self.common_domain
+
+    def over(self, source: Source) -> Source:
+        raise ValueError("a kept dataset cannot be made of other samples")
 
     def framed(self, frame: Frame) -> Source:
         slopes = [name for source in self.smoothings() for name in source.added[1:]]

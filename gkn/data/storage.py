@@ -68,6 +68,7 @@ class Manifest:
     groups       vectors and tensors, with the names of their components
     parameters   names of fields that are one number per sample
     files        the file that each sample was imported from, if they were
+    evolving     names of fields that are functions of time
     """
 
     n: int
@@ -81,6 +82,7 @@ class Manifest:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    evolving: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -99,11 +101,12 @@ class Manifest:
         shards = [vars(shard) for shard in self.shards]
         entries = {("recipe" if name == "origin" else name): value for name, value in vars(self).items()}
         lists: dict[str, Any] = {"inputs": [*self.inputs], "outputs": [*self.outputs], "shards": shards}
-        del entries["groups"], entries["parameters"], entries["files"]
+        del entries["groups"], entries["parameters"], entries["files"], entries["evolving"]
         # Written only if there are any, so that older datasets keep their hash.
         lists |= {"groups": {name: [*parts] for name, parts in self.groups.items()}} if self.groups else {}
         lists |= {"parameters": [*self.parameters]} if self.parameters else {}
         lists |= {"files": [*self.files]} if self.files else {}
+        lists |= {"evolving": [*self.evolving]} if self.evolving else {}
         return {"schema": SCHEMA, **entries, **lists}
 
     def write(self, folder: Path) -> None:
@@ -123,8 +126,8 @@ class Manifest:
             inputs, outputs = (tuple(value.pop(key)) for key in ("inputs", "outputs"))
             origin = value.pop("recipe")  # its name in files
             groups = {name: tuple(parts) for name, parts in value.pop("groups", {}).items()}
-            parameters, files = (tuple(value.pop(key, ())) for key in ("parameters", "files"))
-            more: dict[str, Any] = {"groups": groups, "parameters": parameters, "files": files}
+            lists = {key: tuple(value.pop(key, ())) for key in ("parameters", "files", "evolving")}
+            more: dict[str, Any] = {"groups": groups, **lists}
             manifest = Manifest(**value, inputs=inputs, outputs=outputs, origin=origin, shards=shards, **more)
         except (TypeError, KeyError, AttributeError) as error:
             raise CorruptFile(f"{path}: fields missing or unknown ({error})") from error
@@ -136,7 +139,8 @@ class Manifest:
         names = (*self.inputs, *self.outputs)
         parts = {part for group in self.groups.values() for part in group}
         sound = has_types(vars(self), {"n": int, "origin": dict}) and all(type(name) is str for name in names)
-        sound = sound and parts | {*self.parameters} <= {*names}
+        sound = sound and parts | {*self.parameters} | {*self.evolving} <= {*names}
+        sound = sound and not {*self.parameters} & {*self.evolving}
         sound = sound and len(self.files) in (0, self.n) and all(type(file) is str for file in self.files)
         if self.domain is not None:
             needed = ("kind", "points") if "sha256" in self.domain else ("kind",)
@@ -251,15 +255,24 @@ def prepare_shard(
     start: int,
     fields: Mapping[str, Tensor | Sequence[Tensor]],
     domains: Sequence[Domain] | None = None,
+    times: Mapping[str, Sequence[Tensor]] | None = None,
 ) -> Prepared:
     """Write samples start, start+1, ... to a temporary file.
 
-    fields    (n, K) each, n tensors (K,), or (n,) numbers
+    fields    (n, K) each, n tensors (K,), or (n,) numbers; those that are functions of time have n tensors (T_i, K_i)
     domains   of the samples, if each has its own
+    times     of the samples, for each field that is a function of time
     """
     arrays: dict[str, Array] = {} if domains is None else _domain_arrays(domains)
+    evolving = times or {}
+    for each in [*evolving.values()][:1]:
+        arrays["times"] = np.concatenate([row.numpy() for row in each])
+        arrays["frame_ptr"] = np.cumsum([0, *map(len, each)])
     for name, rows in fields.items():
-        if isinstance(rows, Tensor):  # parameters too
+        if name in evolving:  # frames of one domain are rows; those of domains that differ follow each other
+            frames = [row.cpu().numpy() for row in rows]
+            array = np.concatenate(frames if domains is None else [each.reshape(-1) for each in frames])
+        elif isinstance(rows, Tensor):  # parameters too
             array = rows.cpu().numpy()
         elif domains is None:
             array = np.stack([row.cpu().numpy() for row in rows])

@@ -53,11 +53,13 @@ class Stored(Source):
             )
         self.names = (*self.manifest.inputs, *self.manifest.outputs)
         self.groups, self.parameters = self.manifest.groups, self.manifest.parameters
+        self.evolving = self.manifest.evolving
         self._firsts = np.cumsum([0] + [shard.count for shard in self.shards])
         self._open: dict[str, h5py.File] = {}
         self._turn = threading.RLock()
         self._checked: dict[str, tuple[int, ...]] = {}
         self._domains: dict[tuple[str, int], Domain] = {}
+        self._times: dict[tuple[str, int], Tensor] = {}
         described = self.manifest.domain
         self.common_domain = None if described is None else self._read_domain(described)
 
@@ -90,7 +92,9 @@ class Stored(Source):
 
     @_in_turn
     def read(self, name: str, i: int) -> Tensor:
-        """Return the field `name` (K,) of sample i."""
+        """Return the field `name` (K,) of sample i, or (T, K) if it is a function of time."""
+        if name in self.evolving:
+            return self.frames(name, i, range(len(self.times(i))))
         if name in self.parameters:
             return torch.tensor(self.parameter(name, i), dtype=torch.float64).expand(len(self.domain(i)))
         shard, file, k = self._find(i)
@@ -99,6 +103,45 @@ class Stored(Source):
             return torch.from_numpy(self._rows(data, k, k + 1, shard.file)[0])
         ptr = self._ptr(file, "node_ptr", shard)
         return torch.from_numpy(self._rows(data, int(ptr[k]), int(ptr[k + 1]), shard.file))
+
+    @_in_turn
+    def times(self, i: int) -> Tensor:
+        if not self.evolving:
+            return super().times(i)
+        shard, file, k = self._find(i)
+        key = (shard.file, k)
+        if key not in self._times:
+            ptr, data = self._ptr(file, "frame_ptr", shard), self._dataset(file, "times", shard.file)
+            self._expect(data.shape == (int(ptr[-1]),), shard.file, f"times have shape {data.shape}")
+            times = torch.from_numpy(self._rows(data, int(ptr[k]), int(ptr[k + 1]), shard.file))
+            sound = len(times) > 1 and bool(torch.isfinite(times).all()) and bool((times.diff() > 0).all())
+            self._expect(sound, shard.file, f"the times of sample {i} do not increase")
+            self._times[key] = times
+        return self._times[key]
+
+    @_in_turn
+    def frames(self, name: str, i: int, which: Sequence[int]) -> Tensor:
+        shard, file, k = self._find(i)
+        ptr, data, count = (
+            self._ptr(file, "frame_ptr", shard),
+            self._dataset(file, f"fields/{name}", shard.file),
+            len(self.times(i)),
+        )
+        first, numbers = int(ptr[k]), [range(count)[j] for j in which]
+        if self.common_domain is not None:
+            expected: tuple[int, ...] = (int(ptr[-1]), len(self.common_domain))
+            size, row = 1, expected[1:]
+        else:
+            nodes = np.diff(self._ptr(file, "node_ptr", shard))
+            ends = np.cumsum([0, *(nodes * np.diff(ptr))])
+            first, size, row = int(ends[k]), int(nodes[k]), (int(nodes[k]),)
+            expected = (int(ends[-1]),)
+        self._expect(data.shape == expected, shard.file, f"field {name} has shape {data.shape}, not {expected}")
+        if numbers == [*range(numbers[0], numbers[0] + len(numbers))]:  # read together
+            whole = self._rows(data, first + numbers[0] * size, first + (numbers[-1] + 1) * size, shard.file)
+            return torch.from_numpy(whole.reshape(len(numbers), *row))
+        rows = [self._rows(data, first + j * size, first + (j + 1) * size, shard.file).reshape(row) for j in numbers]
+        return torch.from_numpy(np.stack(rows))
 
     @_in_turn
     def parameter(self, name: str, i: int) -> float:
@@ -111,7 +154,7 @@ class Stored(Source):
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
         """Return the field `name` (n, K) of many samples on one domain, reading consecutive samples of a shard together."""
         assert self.common_domain is not None
-        if name in self.parameters:
+        if name in (*self.parameters, *self.evolving):
             return super().read_all(name, indices)
         indices = list(indices)
         dtype = self.read(name, indices[0]).dtype if indices else torch.float64
@@ -146,7 +189,7 @@ class Stored(Source):
         if key not in self._domains:
             ptr, stored = self._ptr(file, "node_ptr", shard), self._dataset(file, "points", shard.file)
             self._expect(stored.ndim == 2 and len(stored) == ptr[-1], shard.file, f"points have shape {stored.shape}")
-            names = [name for name in file if name not in ("fields", "kind") and not name.endswith("_ptr")]
+            names = [name for name in file if name not in ("fields", "kind", "times") and not name.endswith("_ptr")]
             arrays = {}
             for name in names:
                 rows = slice(*self._ptr(file, ptr_of(name), shard)[k : k + 2])

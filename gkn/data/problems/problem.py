@@ -28,6 +28,9 @@ class Problem(ABC):
     A new problem sets `name`, `inputs` and `outputs` and defines `sample`. A sample must depend on its parameters, the
     seed and the number of the sample alone: then the data have the same bits on any number of workers, in any order.
 
+        evolving          outputs that are functions of time: all of them, or none; then `times` says when they are recorded
+        parameters        inputs that are one number per sample
+        vectors           inputs and outputs with components, (K, c), and the number of these
         on_gpu            `make` can run on a GPU
         zero_boundary     all outputs are 0 on the boundary of the domain, which `gkn data check` then checks
     """
@@ -35,6 +38,9 @@ class Problem(ABC):
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[tuple[str, ...]] = ("u",)
+    evolving: ClassVar[tuple[str, ...]] = ()
+    parameters: ClassVar[tuple[str, ...]] = ()
+    vectors: ClassVar[Mapping[str, int]] = {}
     on_gpu: ClassVar[bool] = False
     zero_boundary: ClassVar[bool] = False
 
@@ -45,7 +51,11 @@ class Problem(ABC):
 
     @abstractmethod
     def sample(self, seed: int, i: int) -> tuple[Domain, dict[str, Tensor]]:
-        """Make sample i of a seed: its domain and all its fields (K,), solution included."""
+        """Make sample i of a seed: its domain and all its fields (K,), solution included; evolving ones (T, K)."""
+
+    def times(self) -> Tensor | None:
+        """Return the times (T,) at which evolving fields are recorded, the first of which is that of the initial state."""
+        return None
 
     def domain(self) -> Domain | None:
         """Return the domain of all samples, or None if each has its own."""
@@ -55,9 +65,9 @@ class Problem(ABC):
         """Make several samples; also return their domains if each has its own."""
         made = [self.sample(seed, i) for i in samples]
         values = {name: [each[name] for _, each in made] for name in (*self.inputs, *self.outputs)}
-        if self.domain() is None:
-            return values, [domain for domain, _ in made]
-        return {name: torch.stack(rows) for name, rows in values.items()}, None
+        alone = self.domain() is None
+        fields = {name: rows if alone and name not in self.parameters else torch.stack(rows) for name, rows in values.items()}
+        return fields, [domain for domain, _ in made] if alone else None
 
     def points(self) -> int:
         """Return about how many points a sample has."""
@@ -65,12 +75,15 @@ class Problem(ABC):
         return 4096 if domain is None else len(domain)
 
     def residual(self, domain: Domain, values: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the relative residual (n,) of fields (n, K) in the equation; None if there is no way to compute it."""
+        """Return the relative residual (n,) of fields (n, K) in the equation; None if there is no way to compute it.
+
+        Fields that are functions of time are (n, T, K).
+        """
         return None
 
     def admissible(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return True for each sample whose fields (n, K) the equation allows."""
-        return torch.stack([torch.isfinite(rows).all(1) for rows in values.values()]).all(0)
+        return torch.stack([torch.isfinite(rows).flatten(1).all(1) for rows in values.values()]).all(0)
 
     def describe(self) -> dict[str, Any]:
         """Return the name and the parameters, as they go into dataset.json."""
