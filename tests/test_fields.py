@@ -7,6 +7,7 @@ import torch
 
 from gkn import Cloud, GaussianField, Grid, Mesh, smooth, two_phase
 from gkn.geometry import smoothing
+from gkn.geometry.fields import Series
 
 BOUNDARIES = ["neumann", "periodic", "dirichlet"]
 
@@ -80,6 +81,37 @@ def test_transforms_and_direct_sums_give_the_same_values(boundary, dim, modes, s
     for size in sizes:
         grid = Grid(size, dim)
         torch.testing.assert_close(functions(grid), functions(grid.points), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize(("periodic", "nodes"), [(True, "vertices"), (False, "left"), ((True, False, True), "vertices")])
+def test_periodic_grids_by_transforms(boundary, dim, periodic, nodes, rng, monkeypatch):
+    """In the box of the field, with axes of different sizes: the sum of the series, without summing it."""
+    wraps = periodic if isinstance(periodic, bool) else periodic[:dim]
+    modes = {1: 100, 2: 24, 3: 9}[dim]
+    for low, high in ((0.0, 1.0), (-1.5, 2.0)):
+        functions = GaussianField(3.0, 2.0, boundary, dim=dim, modes=modes, lower=low, upper=high).draw(3, rng)
+        for size in (4, 21):
+            grid = Grid([size + i for i in range(dim)], low=low, high=high, periodic=wraps, nodes=nodes)
+            expected = functions(grid.points)
+            with monkeypatch.context() as changed:
+                changed.setattr(Series, "_at", None)
+                torch.testing.assert_close(functions(grid), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid(6, low=0.25, periodic=True),
+        Grid(6, high=(1.0, 0.5), periodic=True),
+        Grid(6, periodic=True, nodes="centres"),
+    ],
+    ids=repr,
+)
+def test_grids_that_do_not_fit_are_summed(grid, rng):
+    functions = GaussianField(3.0, 2.0, "periodic", modes=9).draw(2, rng)
+    torch.testing.assert_close(functions(grid), functions(grid.points), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)

@@ -128,11 +128,15 @@ class Series:
 
     def __call__(self, where: Domain | Float[Tensor, "P d"]) -> Float[Tensor, "n P"]:
         field = self.field
-        if isinstance(where, Grid) and where.unit and (field.lower, field.upper) == (0.0, 1.0):
+        if isinstance(where, Grid) and self._is_fast(where):
             if where.dim != field.dim:
                 raise ValueError(f"a field of dimension {field.dim} was asked for on a grid of dimension {where.dim}")
             return self._on_grid(where)
         return self._at(where if isinstance(where, Tensor) else where.points)
+
+    def _is_fast(self, grid: Grid) -> bool:
+        """True if FFTs give the values: the box of the grid is that of the field, and an axis starts with a node."""
+        return grid.nodes != "centres" and {*grid.low} == {self.field.lower} and {*grid.high} == {self.field.upper}
 
     def _on_grid(self, grid: Grid) -> Float[Tensor, "n K"]:
         values = self.coefficients
@@ -142,7 +146,9 @@ class Series:
             values = values * norm.reshape(-1, *(1,) * (self.field.dim - axis))
             if self.field.boundary == "dirichlet":  # sin(pi k x) starts at k = 1
                 values = torch.cat([torch.zeros_like(values.narrow(axis, 0, 1)), values], axis)
-            values = fast(values, grid.size, axis)
+            size = grid.shape[axis - 1]
+            lacks_end = grid.periodic[axis - 1] or grid.nodes == "left"
+            values = fast(values, size + lacks_end, axis).narrow(axis, 0, size)
         return values.reshape(len(values), -1)
 
     def _at(self, points: Float[Tensor, "P d"]) -> Float[Tensor, "n P"]:
