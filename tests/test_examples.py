@@ -22,7 +22,7 @@ NUMBERS = {
 }
 
 
-GENERATORS = ("plate", "poisson3d")  # programs that make files of equations gkn has no generator for, without a figure
+GENERATORS = ("plate", "poisson3d")  # programs that make files as another code would, without a figure
 LONG = ("green_function", "few_nodes", "inverse", "grid_mesh_cloud")
 
 

@@ -7,6 +7,8 @@ import torch
 from gkn import Cloud, Grid, Mesh, darcy_residual, solve_darcy, two_phase
 from gkn.geometry.fields import GaussianField
 from gkn.pde import exact as problems
+from gkn.pde import finite_elements
+from tests.meshes import box
 
 
 def norms(mesh, u, problem):
@@ -175,3 +177,78 @@ def test_as_many_points_as_cells():
         solve_darcy(ring, a)
     g = ring.points[:, 0]
     assert solve_darcy(ring, a, 0.0, g, per="node").shape == solve_darcy(ring, a, 0.0, g, per="cell").shape
+
+
+# --- intervals, quads, tetrahedra, hexahedra
+
+ORDERS = {
+    "line": (16, 32, 64),
+    "triangle": (12, 16, 24),
+    "quad": (12, 16, 24),
+    "tetra": (13, 17, 22),
+    "hexahedron": (10, 14, 18),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_second_order_on_cells_of_any_kind(kind):
+    """With a variable coefficient, and boundary values that are not 0. Inner nodes are moved at random."""
+    sine = problems.sine()
+    problem = problems.ExactSolution("shifted", sine.a, lambda x: sine.u(0.8 * x + 0.1) + x[:, 0])
+    errors = []
+    for size in ORDERS[kind]:
+        mesh = box(kind, size, jitter=0.1)
+        u = solve_darcy(mesh, problem.a, problem.f, problem.u)
+        errors.append(float(((u - problem.u(mesh.points)) ** 2 * mesh.weights).sum().sqrt()))
+    assert 1.9 <= -np.polyfit(np.log(ORDERS[kind]), np.log(errors), 1)[0] <= 2.1
+    assert errors[-1] < 0.008
+    assert darcy_residual(mesh, problem.a, u, problem.f) < 1e-10
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_the_patch_test_is_exact_on_cells_of_any_kind(kind):
+    mesh, problem = box(kind, 6), problems.patch()
+    u = solve_darcy(mesh, problem.a, problem.f, problem.u)
+    assert float((u - problem.u(mesh.points)).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("mesh", [lambda: Mesh.cube(0.2), lambda: Mesh.ball(0.4), lambda: Mesh.interval(0.1)])
+def test_the_patch_test_is_exact_on_named_shapes(mesh):
+    mesh, problem = mesh(), problems.patch()
+    assert torch.equal(solve_darcy(mesh, 2.0, 0.0, problem.u)[mesh.boundary], problem.u(mesh.points[mesh.boundary]))
+    assert float((solve_darcy(mesh, 2.0, 0.0, problem.u) - problem.u(mesh.points)).abs().max()) < 1e-12
+
+
+def test_hexahedra_agree_with_finite_differences():
+    """Two schemes on the same nodes: the difference is of second order."""
+    problem, away = problems.sine(), []
+    for size in (9, 17):
+        grid, mesh = Grid(size, 3), box("hexahedron", size - 1, jitter=0.0)
+        away.append(float((solve_darcy(grid, problem.a, problem.f) - solve_darcy(mesh, problem.a, problem.f)).abs().max()))
+    assert away[1] < 0.3 * away[0] < 0.1
+
+
+def test_measures_of_named_shapes():
+    assert Mesh.cube(0.25).measure == pytest.approx(1)
+    assert Mesh.interval(0.3).points[:, 0].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert Mesh.ball(0.3).measure == pytest.approx(4 / 3 * math.pi, rel=0.05)
+    for shape in (Mesh.cube, Mesh.ball, Mesh.interval, Mesh.l_shape):
+        with pytest.raises(ValueError, match="edge length h = 0; needed 0 < h <= 1"):
+            shape(0)
+
+
+def test_direct_and_iterative_solvers_agree(monkeypatch, rng):
+    mesh = Mesh.cube(0.2)
+    a = two_phase(GaussianField(3.0, 2.0, dim=3, modes=16).sample(mesh, 2, rng), 1.0, 1e4)
+    u = solve_darcy(mesh, a, 1.0, mesh.points[:, 0])
+    monkeypatch.setattr(finite_elements, "_MOST_STEPS", 0)
+    direct = solve_darcy(mesh, a, 1.0, mesh.points[:, 0])
+    assert not torch.equal(u, direct)
+    torch.testing.assert_close(u, direct, rtol=0, atol=1e-11)
+
+
+def test_in_space_scale_does_not_matter():
+    """Squares of 1e-200 are 0: the solution must not be."""
+    mesh = Mesh.cube(0.3)
+    torch.testing.assert_close(solve_darcy(mesh, 1.0, 1e-200) * 1e200, solve_darcy(mesh, 1.0), rtol=1e-10, atol=0)
+    assert (solve_darcy(mesh, 1.0, 0.0) == 0).all()

@@ -324,6 +324,21 @@ class Mesh(Domain):
         """Mesh the unit disk around the origin, as a polygon whose corners lie on the circle."""
         return Mesh(*shapes.disk(h))
 
+    @staticmethod
+    def interval(h: float) -> Mesh:
+        """Mesh [0, 1] with equal intervals of about length h."""
+        return Mesh(*shapes.interval(h))
+
+    @staticmethod
+    def cube(h: float) -> Mesh:
+        """Mesh [0,1]^3 with tetrahedra."""
+        return Mesh(*shapes.cube(h))
+
+    @staticmethod
+    def ball(h: float) -> Mesh:
+        """Mesh the unit ball around the origin with tetrahedra, as a polyhedron whose corners lie on the sphere."""
+        return Mesh(*shapes.ball(h))
+
 
 def _points(given: Any) -> Float[Tensor, "K d"]:
     points = real(given, "points").contiguous()

@@ -1,4 +1,4 @@
-"""Solvers, residuals and exact solutions of -div(a grad u) = f in D, u = g on the boundary."""
+"""Solvers and residuals of -div(a grad u) = f in D, u = g on the boundary, and of the heat and the wave equation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from gkn.geometry.grid import Grid
 from gkn.geometry.mesh import Mesh
 from gkn.pde import finite_differences as fd
 from gkn.pde import finite_elements as fem
+from gkn.pde.evolution import solve_heat, solve_wave, wave_energy
 from gkn.pde.finite_differences import NotConverged
 
-__all__ = ["NotConverged", "darcy_residual", "is_discretised", "solve_darcy"]
+__all__ = ["NotConverged", "darcy_residual", "is_discretised", "solve_darcy", "solve_heat", "solve_wave", "wave_energy"]
 
 
 def solve_darcy(
@@ -33,7 +34,7 @@ def solve_darcy(
     of `a`. They stop when the error in the energy norm is at most `tol` times the norm of u minus the harmonic extension of g.
     This is a bound, not an estimate. Raises NotConverged if it takes more than `max_steps`.
 
-    On meshes: P1 finite elements with a direct solver, on the CPU.
+    On meshes of lines, triangles, quads, tetrahedra or hexahedra: linear finite elements, on the CPU, solved to rounding.
 
     a, f, g   a number, a function of the (K, d) points, or an array whose last axis is the points; batches broadcast. On a mesh
               `a` may also be given per cell
@@ -68,10 +69,13 @@ def darcy_residual(
 
 
 def is_discretised(domain: Domain) -> bool:
-    """True if equations can be solved on the domain: it is a unit grid, or a mesh of triangles in the plane."""
+    """True if equations can be solved on the domain: it is a unit grid, or a mesh of one kind of linear cells.
+
+    Cells must have the dimension of the points: surfaces and curves are not discretised.
+    """
     if isinstance(domain, Grid):
         return domain.unit
-    return isinstance(domain, Mesh) and domain.dim == 2 and [*domain.blocks] == ["triangle"]
+    return fem.is_meshed(domain)
 
 
 def _check(domain: Domain, name: str) -> None:
@@ -79,4 +83,7 @@ def _check(domain: Domain, name: str) -> None:
         raise ValueError(f"{name}: {domain!r} is not the unit grid; give Grid(size, dim), the vertices of [0,1]^dim")
     if isinstance(domain, Mesh) and not is_discretised(domain):
         kinds = ", ".join(domain.blocks)
-        raise ValueError(f"{name}: a mesh of {kinds} cells in dimension {domain.dim}; give a mesh of triangles in the plane")
+        raise ValueError(
+            f"{name}: a mesh of {kinds} cells in dimension {domain.dim}; give a mesh of one kind of cells, "
+            f"{', '.join(fem.CELLS)}, that are no surface or curve"
+        )

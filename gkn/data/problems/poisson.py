@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gkn.data.problems.darcy_mesh import shape_of
+from gkn.data.problems.mesh_problem import shape_of
 from gkn.data.problems.problem import Fields, RandomFieldProblem
 from gkn.geometry.domain import Domain
 from gkn.geometry.fields import GaussianField
