@@ -17,9 +17,25 @@ if TYPE_CHECKING:
     from gkn.data.dataset import Dataset
     from gkn.data.generate import make_dataset
     from gkn.data.normalizer import Normalizer
-    from gkn.data.problems import Darcy, DarcyMesh, PoissonDisk, PoissonInterval, PoissonSquare, Problem
+    from gkn.data.problems import (
+        Burgers,
+        Darcy,
+        DarcyMesh,
+        DarcySource,
+        Heat,
+        LayerPotential,
+        NavierStokes,
+        Plate,
+        PoissonDisk,
+        PoissonInterval,
+        PoissonMesh,
+        PoissonSquare,
+        Problem,
+        Wave,
+    )
     from gkn.data.readers import import_files, reader
-    from gkn.data.sample import Sample
+    from gkn.data.sample import Sample, Trajectory
+    from gkn.data.stepping import Stepping
     from gkn.data.writers import save, writer
     from gkn.geometry.cloud import Cloud
     from gkn.geometry.domain import Domain
@@ -37,7 +53,7 @@ if TYPE_CHECKING:
     from gkn.operator.saved import load
     from gkn.operator.ways import Exact, Partition, Sampled, Spread, Support
     from gkn.ops import kernel_integral
-    from gkn.pde import NotConverged, darcy_residual, solve_darcy
+    from gkn.pde import NotConverged, darcy_residual, solve_darcy, solve_heat, solve_wave
     from gkn.pde.greens_functions import green_disk, green_interval
     from gkn.system.randomness import stream
     from gkn.train.fit import fit
@@ -48,11 +64,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Burgers": "gkn.data.problems",
     "check_dataset": "gkn.data.check",
     "Cloud": "gkn.geometry.cloud",
     "Darcy": "gkn.data.problems",
     "darcy_residual": "gkn.pde",
     "DarcyMesh": "gkn.data.problems",
+    "DarcySource": "gkn.data.problems",
     "Dataset": "gkn.data.dataset",
     "Defaults": "gkn.models",
     "Domain": "gkn.geometry.domain",
@@ -66,22 +84,27 @@ _MODULES = {
     "green_interval": "gkn.pde.greens_functions",
     "GreenNet": "gkn.models",
     "Grid": "gkn.geometry.grid",
+    "Heat": "gkn.data.problems",
     "import_files": "gkn.data.readers",
     "kernel_integral": "gkn.ops",
+    "LayerPotential": "gkn.data.problems",
     "load": "gkn.operator.saved",
     "make_dataset": "gkn.data.generate",
     "Mesh": "gkn.geometry.mesh",
     "Model": "gkn.models",
     "Multigrid": "gkn.models",
+    "NavierStokes": "gkn.data.problems",
     "NearFar": "gkn.models",
     "Normalizer": "gkn.data.normalizer",
     "NotConverged": "gkn.pde",
     "Nystrom": "gkn.graph.rules",
     "Operator": "gkn.operator.operator",
     "Partition": "gkn.operator.ways",
+    "Plate": "gkn.data.problems",
     "Points": "gkn.graph.rules",
     "PoissonDisk": "gkn.data.problems",
     "PoissonInterval": "gkn.data.problems",
+    "PoissonMesh": "gkn.data.problems",
     "PoissonSquare": "gkn.data.problems",
     "pretrained": "gkn.operator.pretrained",
     "Problem": "gkn.data.problems",
@@ -97,10 +120,15 @@ _MODULES = {
     "save": "gkn.data.writers",
     "smooth": "gkn.geometry.smoothing",
     "solve_darcy": "gkn.pde",
+    "solve_heat": "gkn.pde",
+    "solve_wave": "gkn.pde",
+    "Stepping": "gkn.data.stepping",
     "stream": "gkn.system.randomness",
     "Spread": "gkn.operator.ways",
     "Support": "gkn.operator.ways",
+    "Trajectory": "gkn.data.sample",
     "two_phase": "gkn.geometry.fields",
+    "Wave": "gkn.data.problems",
     "writer": "gkn.data.writers",
 }
 """The module of each public name. It is imported when the name is first used: `gkn --help` then needs no torch."""
@@ -123,9 +151,11 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "GKN",
+    "Burgers",
     "Cloud",
     "Darcy",
     "DarcyMesh",
+    "DarcySource",
     "Dataset",
     "Defaults",
     "Domain",
@@ -135,18 +165,23 @@ __all__ = [
     "Graph",
     "GreenNet",
     "Grid",
+    "Heat",
+    "LayerPotential",
     "Mesh",
     "Model",
     "Multigrid",
+    "NavierStokes",
     "NearFar",
     "Normalizer",
     "NotConverged",
     "Nystrom",
     "Operator",
     "Partition",
+    "Plate",
     "Points",
     "PoissonDisk",
     "PoissonInterval",
+    "PoissonMesh",
     "PoissonSquare",
     "Problem",
     "Radius",
@@ -155,7 +190,10 @@ __all__ = [
     "Sample",
     "Sampled",
     "Spread",
+    "Stepping",
     "Support",
+    "Trajectory",
+    "Wave",
     "check_dataset",
     "darcy_residual",
     "fit",
@@ -174,6 +212,8 @@ __all__ = [
     "save",
     "smooth",
     "solve_darcy",
+    "solve_heat",
+    "solve_wave",
     "stream",
     "two_phase",
     "writer",
