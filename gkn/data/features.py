@@ -12,6 +12,7 @@ from torch import Tensor
 from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.data.groups import ranges_of
 from gkn.data.sample import Sample
+from gkn.data.stepping import Stepping
 from gkn.data.transfer import transferred
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
@@ -34,6 +35,7 @@ class Features:
     groups       vectors and tensors, with the names of their components
     parameters   fields that are one number per sample
     frame        the frame, in which smoothing widths are given too; None: the identity
+    stepping     the operator steps from a state to a later one; None: it does not
     """
 
     given: tuple[str, ...]
@@ -45,6 +47,7 @@ class Features:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
     frame: Frame | None = None
+    stepping: Stepping | None = None
 
     @staticmethod
     def of(dataset: Dataset, units: Mapping[str, str] | None = None) -> Features:
@@ -57,7 +60,7 @@ class Features:
         given = (*dataset.given, *sources)
         more: dict[str, Any] = {"geometry": dataset.has_geometry, "groups": groups, "parameters": dataset.parameters}
         names = (given, dataset.inputs, dataset.outputs, tuple(dataset.smoothing), dict(units or {}))
-        return Features(*names, **more, frame=dataset.frame)
+        return Features(*names, **more, frame=dataset.frame, stepping=dataset.stepping)
 
     @property
     def output_fields(self) -> dict[str, tuple[int, int]]:
@@ -71,6 +74,11 @@ class Features:
 
     def __call__(self, dataset: Dataset) -> Dataset:
         """Return the dataset with these fields and no others, in this order, with its points in the frame."""
+        if dataset.in_time:
+            raise ValueError(
+                "these samples are trajectories: operator.evaluate(dataset) and operator.rollout(dataset.trajectory(0)) take "
+                "them as they are, for single steps use dataset.pairs(operator.features.stepping)"
+            )
         if self.frame is not None:
             dataset = dataset.framed(self.frame)
         if not dataset.smoothing:
@@ -153,6 +161,8 @@ class Features:
             entries["parameters"] = [*self.parameters]
         if self.frame is not None:
             entries["frame"] = self.frame.json()
+        if self.stepping is not None:
+            entries["stepping"] = self.stepping.json()
         return entries
 
     @staticmethod
@@ -163,4 +173,6 @@ class Features:
         frame = Frame.from_json(said["frame"]) if "frame" in said else None
         parameters = tuple(map(str, said.get("parameters", ())))
         geometry = bool(said.get("geometry", False))
-        return Features(given, inputs, outputs, smoothed, dict(said["units"]), geometry, groups, parameters, frame)
+        stepping = Stepping.from_json(said["stepping"]) if "stepping" in said else None
+        more: dict[str, Any] = {"groups": groups, "parameters": parameters, "frame": frame, "stepping": stepping}
+        return Features(given, inputs, outputs, smoothed, dict(said["units"]), geometry, **more)

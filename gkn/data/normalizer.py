@@ -133,7 +133,7 @@ class Normalizer:
         for each in datasets:
             common = wall(each.domain.points, each.domain) if each.one_domain else None
             for i in range(len(each)):
-                domain = each[i].domain
+                domain = each.domain_of(i)
                 here = wall(domain.points, domain) if common is None else common
                 values = torch.stack([each.value(name, i).double() for name in names])
                 largest = torch.maximum(largest, values.abs().amax(1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -30,15 +30,16 @@ class Batch:
     deviation  (nodes, o) outputs minus their mean, in a unit of each field
     std        (nodes or 1, o) standard deviation, in the same units; the target of the network is deviation / std
     counted    (nodes or 1, o) offset: deviation + counted is the denominator of the relative loss, which is u or, for hidden
-               fields, u minus the mean of the sample
-    profile    (nodes or 1, o) the mean, shifted to 0 at one node, for differences between nodes
+               fields, u minus the mean of the sample; if outputs are changes of a state, the state they lead to
+    profile    (nodes or 1, o) the mean, shifted to 0 at one node, for differences between nodes; likewise with the state
     weights    (nodes,) quadrature weights, or None
     sizes      number of nodes of each graph
     samples    number of the sample of each graph, in the data it came from
     fixed      every batch of as many graphs has this graph and these weights, standard deviations and profiles
     fields     columns (first, last + 1) of each output field, the components of a vector together; empty: one field
-    u          (nodes, o) outputs with their mean, in the same units, in float64; None for training
+    u          (nodes, o) outputs with their mean, likewise with the state, in the same units, in float64; None for training
     floor      (o,) lower bound of that denominator for hidden fields; None if no field is hidden
+    lead       the pairs that end where those of this batch begin; None if they are not needed
     """
 
     graph: Graph
@@ -55,6 +56,7 @@ class Batch:
     fields: tuple[tuple[int, int], ...] = ()
     u: Tensor | None = None
     floor: Tensor | None = None
+    lead: Batch | None = None
 
     def split(self, counts: Sequence[int]) -> list[Batch]:
         """Split into batches of so many graphs each, whose graphs keep what was computed for the whole."""
@@ -68,6 +70,7 @@ class Batch:
             x, a, deviation = self.x[some], self.a[some], self.deviation[some]
             sizes, samples = self.sizes[which], self.samples[which]
             more: dict[str, Any] = {"fields": self.fields, "u": u, "floor": self.floor}
+            more["lead"] = None if self.lead is None else self.lead.split(counts)[i]
             pieces.append(Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, **more))
         return pieces
 
@@ -123,6 +126,8 @@ class Batches:
         precise           batches have outputs in float64, with and without their mean
         hidden            (o,) the standard deviation of fields whose mean is large, 0 for others; see `hidden_scales`
         periods           (d,) periods of the axes along which edges wrap around, inf for the others; None: no axis
+        lead              the pairs that end where these begin, for batches with `leading`
+        leading           batches carry those pairs
     """
 
     def __init__(
@@ -138,7 +143,9 @@ class Batches:
         periods: Tensor | None = None,
         precise: bool = False,
         hidden: Tensor | None = None,
+        lead: Batches | None = None,
     ) -> None:
+        self.lead, self.leading = lead, False
         self.periods, self.precise = periods, precise
         if not len(dataset):
             raise ValueError("Batches: this dataset has no samples")
@@ -174,12 +181,18 @@ class Batches:
         if self._drawn == (seed, epoch):
             return
         self._drawn = (seed, epoch)
+        if self.lead is not None:
+            self.lead.draw(seed, epoch)
         if self.rule.drawn is not None and self._together is not None:
             points, samples = len(self.dataset.domain), range(len(self.dataset))
             self._nodes = self.rule.draws(points, samples, seed=seed, epoch=epoch, device=self.device)
 
     def batch(self, graphs: Sequence[int]) -> Batch:
         """Make a batch of some of this epoch's graphs."""
+        made = self._made(graphs)
+        return made if self.lead is None or not self.leading else replace(made, lead=self.lead.batch(graphs))
+
+    def _made(self, graphs: Sequence[int]) -> Batch:
         if self._drawn is None:
             self.draw(0, 0)
         l = self.rule.graphs
@@ -230,6 +243,8 @@ class Batches:
         std, counted, profile = points.std, points.counted, points.profile
         if self._hidden is not None:
             counted = counted + offset.repeat_interleave(sizes[0], 0)
+        if functions.reference is not None:
+            counted, profile = counted + functions.reference, profile + functions.reference
         a, deviation, u = functions.a, functions.deviation, functions.u
         more = (weights, sizes, numbers, fixed, self._fields, u, self._floor)
         return Batch(graph, x, a, deviation, std, counted, profile, *more)
@@ -266,7 +281,7 @@ class Batches:
     def _load(self, samples: range) -> _Functions:
         """Read, check and normalise samples, and bring them to the device."""
         inputs, outputs = self.normalizers
-        a_all, deviations, u_all, offsets = [], [], [], []
+        a_all, deviations, u_all, offsets, references = [], [], [], [], []
         for i in samples:
             sample = self.dataset[i]
             for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
@@ -274,14 +289,18 @@ class Batches:
             a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
             deviation = outputs.deviation(sample.u, sample.x) / self.unit
             deviations.append(deviation if self.precise else deviation.to(self.dtype))
+            reference = self.dataset.reference(i)
+            if reference is not None:
+                references.append((reference / self.unit).to(self.dtype))
             if self.precise:
-                u_all.append(sample.u.double() / self.unit)
+                state = sample.u.double() if reference is None else sample.u + reference
+                u_all.append(state / self.unit)
             for names, values in ((self.dataset.inputs, a_all[-1]), (self.dataset.outputs, deviations[-1])):
                 check_sample(values, names, self.dataset.label(i), f", normalised, in {self.dtype}")
             offsets.append(self._offset(sample, deviation))
-        u = torch.stack(u_all).to(self.device) if self.precise else None
+        u, reference = (torch.stack(each).to(self.device) if each else None for each in (u_all, references))
         a, deviation, offset = (torch.stack(each).to(self.device) for each in (a_all, deviations, offsets))
-        return _Functions(a, deviation, u, offset)
+        return _Functions(a, deviation, u, offset, reference)
 
     def _offset(self, sample: Sample, deviation: Tensor) -> Tensor:
         """Return (o,) the number to add to hidden fields of a sample for a mean of 0."""
@@ -310,15 +329,19 @@ class _Functions:
     deviation: Tensor  # (n, K, o), as in `Batch`
     u: Tensor | None  # (n, K, o), as in `Batch`
     offset: Tensor  # (n, o), added to all values of a sample
+    reference: Tensor | None = None  # (n, K, o), the state that outputs are changes of
 
     def take(self, where: Any) -> _Functions:
         """Return the values at some indices."""
-        return replace(self, a=self.a[where], deviation=self.deviation[where], u=None if self.u is None else self.u[where])
+        return self._each(lambda x: x[where])
 
     def flat(self) -> _Functions:
         """Return the values of all graphs (G, m, ...) one after the other."""
-        u = None if self.u is None else self.u.flatten(0, 1)
-        return replace(self, a=self.a.flatten(0, 1), deviation=self.deviation.flatten(0, 1), u=u)
+        return self._each(lambda x: x.flatten(0, 1))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> _Functions:
+        u, reference = (None if x is None else change(x) for x in (self.u, self.reference))
+        return replace(self, a=change(self.a), deviation=change(self.deviation), u=u, reference=reference)
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,7 +82,7 @@ class Model(nn.Module, ABC):
     """Names of the constructor's arguments beside dim, in_channels and out_channels, all plain names, numbers and lists."""
     form: ClassVar[int] = 1
     """Version of the formula. Parameters of another form have the same shapes and give another function; they are refused."""
-    at_queries: ClassVar[bool] = False
+    at_queries: bool = False
     sizes: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Settings by size: small, medium and large, for `fit(size=...)` and `gkn train --size`. A model need not have any."""
 
@@ -132,6 +132,10 @@ class Model(nn.Module, ABC):
     ) -> Tensor:
         """Return u at query points (x, a), which receive from the nodes (x, a) and never send. `graph`: queries <- nodes."""
         raise NotImplementedError(f"{type(self).__name__} answers at its nodes only")
+
+    def levels_of_rows(self, graph: Graph, x: Tensor, weights: Tensor | None) -> Sequence[Tensor]:
+        """Return the nodes that the rows of arrays belong to, for layer norms of other rows than one for each node."""
+        return []
 
     @property
     def like(self) -> Tensor:

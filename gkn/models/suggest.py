@@ -39,9 +39,9 @@ def radius_for(dataset: Dataset) -> tuple[float, int | None]:
 
 
 def epochs_for(dataset: Dataset, batch: int) -> int:
-    """Return the number of epochs of a training of about 6000 steps, between 20 and 400."""
+    """Return the number of epochs of a training of about 6000 steps: between 20 and 400, or at least 1 for pairs of states."""
     steps = -(-len(dataset) // batch)
-    return min(400, max(20, round(STEPS / steps)))
+    return min(400, max(20 if dataset.stepping is None else 1, round(STEPS / steps)))
 
 
 def wall_for(dataset: Dataset) -> str | None:

@@ -42,12 +42,15 @@ class Errors:
     by_field   the errors of each output field; a vector is one field
     trivial    the errors of trivial answers on the same samples, by name, if they were asked for
     of_variation   errors relative to |u - mean of u|, for the fields in which they are much larger
+    over_time  (n, T) errors of each field of rollouts at each of the `times`, if all trajectories have the same
     """
 
     each: Tensor
     by_field: Mapping[str, Tensor] = field(default_factory=dict)
     trivial: Mapping[str, Errors] = field(default_factory=dict)
     of_variation: Mapping[str, Tensor] = field(default_factory=dict)
+    over_time: Mapping[str, Tensor] = field(default_factory=dict)
+    times: tuple[float, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -111,7 +114,7 @@ class Errors:
             name: {"mean": float(each.mean()), "median": _median(each), "worst": float(each.max())}
             for name, each in self.by_field.items()
         }
-        return {
+        entries: dict[str, Any] = {
             "mean": self.mean,
             "median": self.median,
             "spread": self.spread,
@@ -122,6 +125,19 @@ class Errors:
             **({"by_field": fields} if len(fields) > 1 else {}),
             **({"of_variation": {k: float(v.nanmean()) for k, v in self.of_variation.items()}} if self.of_variation else {}),
         }
+        if self.over_time:
+            curves = {name: each.mean(0).tolist() for name, each in self.over_time.items()}
+            entries |= {"times": [*self.times], "over_time": curves}
+        return {name: _finite(value) for name, value in entries.items()}
+
+
+def _finite(value: Any) -> Any:
+    """Return entries with None for numbers that are not finite, which JSON cannot hold: errors of rollouts that stopped."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _median(values: Tensor) -> float:
@@ -136,8 +152,9 @@ def judgeable(dataset: Dataset) -> tuple[Dataset, list[str]]:
     """
     zero: dict[int, str] = {}
     for i in range(len(dataset)):
-        for name in dataset.output_fields:
-            if not bool(dataset.value(name, i).any()):
+        state = None if dataset.in_time else dataset.reference(i)
+        for name, (start, stop) in dataset.output_fields.items():
+            if not bool(dataset.value(name, i).any()) and (state is None or not bool(state[:, start:stop].any())):
                 zero[i] = name
     if not zero:
         return dataset, []
@@ -311,6 +328,9 @@ class Judge:
         found = self._answer(sample, tick).cpu().double()
         weights = sample.weights[:, None] if self.weighted else None
         u, fields = sample.u.double(), [*self.dataset.output_fields.values()]
+        state = self.dataset.reference(i)
+        if state is not None:
+            found, u = found + state, u + state
         ratios = [ratio_to_variation(u[:, start:stop], weights) for start, stop in fields]
         errors = relative_errors(found, u, weights, fields)
         least = [_norm(u[:, i:j], weights) / _norm(self.floor[i:j].expand(len(u), -1), weights) for i, j in fields]

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
@@ -15,9 +15,10 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.features import Features
+from gkn.data.groups import ranges_of
 from gkn.data.normalizer import Normalizer
 from gkn.data.ranges import check_ranges
-from gkn.data.sample import Sample
+from gkn.data.sample import Sample, Trajectory
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
 from gkn.graph.batches import Batch
@@ -32,6 +33,9 @@ from gkn.operator.ways import Exact, How, Part, Spread, together
 from gkn.system.checks import OutsideDomain, as_real, check_finite, check_real, real_points
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
+
+if TYPE_CHECKING:
+    from gkn.operator.rollout import Rollout
 
 LEAST_QUERIES, QUERIES = 2**12, 2**16  # query points at a time
 LEAST_SPREAD, MANY = 2000, 8  # nodes at least; how many times as many points a domain may have until they are spread
@@ -177,11 +181,16 @@ class Operator:
     def evaluate(self, dataset: Dataset, how: Any = Exact(), *, train: Dataset | None = None, **options: Any) -> Any:  # noqa: B008
         """Return the relative errors on every sample of a dataset, for each output field. See `gkn.relative_l2`.
 
+        Trajectories are rolled out from their first states; see `rollout_errors` in gkn/operator/over_time.py.
+
         train   the training samples: then the errors of two trivial answers made of them stand beside
         """
         from gkn.operator.evaluate import relative_l2
+        from gkn.operator.over_time import rollout_errors
         from gkn.operator.trivial import trivial_errors
 
+        if dataset.in_time:
+            return rollout_errors(self, dataset, train=train, **options)
         found = relative_l2(self, dataset, how, **options)
         for text in (*unusual_samples(self, dataset), *found.cautions()):
             warnings.warn(text, stacklevel=2)
@@ -194,6 +203,29 @@ class Operator:
 
         figure = draw_sample(self, dataset, i)
         return figure if path is None else save_figure(figure, Path(path))
+
+    def rollout(self, start: Trajectory, times: Any = None, *, step: float | None = None, how: How | None = None) -> Rollout:
+        """Return the states after an initial one, step by step, for operators that were trained on trajectories.
+
+        start   a trajectory, of which the first states are used: dataset.trajectory(i), or operator.start(domain, u=...)
+        times   increasing times after that of the last given state; by default the further times of the trajectory
+        step    the longest step; by default the longest of training. Gaps between times are divided into equal steps
+        how     `Exact`, `Spread` or another way to predict; by default `usual_way`
+
+        Iterate over it, or call `stack()`. It warns if steps or states leave the range of the training data.
+        """
+        from gkn.operator.rollout import roll_out
+
+        return roll_out(self, start, times, step, how)
+
+    def start(self, domain: Domain, /, *, time: Any = 0.0, **given: Any) -> Trajectory:
+        """Return the initial state of a rollout: fields (K,), vectors (K, c), static fields and numbers by name.
+
+        time   of the state. With a history, states are (T, K) or (T, K, c), with a time for each
+        """
+        from gkn.operator.rollout import start_of
+
+        return start_of(self, domain, given, time)
 
     def usual_way(self, domain: Domain) -> How:
         """Return `Exact`, or `Spread` for a domain of so many more points than the training samples that `Exact` takes long.
@@ -279,6 +311,16 @@ class Operator:
         columns = u.detach().cpu().numpy()
         return {
             name: columns[:, start] if stop == start + 1 else columns[:, start:stop] for name, (start, stop) in fields.items()
+        }
+
+    def named_states(self, state: Tensor) -> dict[str, NDArray[Any]]:
+        """Return a state (K, o) of a rollout as plain arrays by name: (K,), vectors as (K, c)."""
+        assert self.features is not None
+        known = self.features.given[: state.shape[-1]]
+        columns = state.detach().cpu().numpy()
+        return {
+            name: columns[:, start] if stop == start + 1 else columns[:, start:stop]
+            for name, (start, stop) in ranges_of(known, self.features.groups).items()
         }
 
     def _complete(self, sample: Sample) -> Sample:
@@ -433,6 +475,10 @@ class Operator:
             raise ValueError(f"operator(..., a=...): shape {tuple(a.shape)}; needed ({len(points)}, {self.model.in_channels})")
         encoded = self._encode(a, points, "operator(..., a=...)")
         return Queries(points, lambda part: encoded[part])
+
+    def encoded(self, a: Tensor, x: Tensor) -> Tensor:
+        """Return fields (K, c) at the points x as the network takes them: normalised, in its type and on its device."""
+        return self._encode(a, x, "the input fields")
 
     def _encode(self, a: Tensor, x: Tensor, name: str) -> Tensor:
         """Return fields normalised, in the network's type and on its device."""

@@ -40,10 +40,25 @@ def unusual(
 def unusual_samples(operator: Operator, dataset: Dataset) -> list[str]:
     """Return the sentences for the samples of a dataset: the first of each kind."""
     found: dict[str, str] = {}
-    names = () if operator.features is None else operator.features.given_fields
+    known = operator.features
+    names = () if known is None else known.given_fields
+    if dataset.in_time:
+        dataset = dataset.between()
+        states = {f"{name}_start": name for name in (() if known is None else known.given)}
+        static = [name for name in names if name in dataset.names]
+        for i in range(len(dataset)):
+            first = {states[name]: dataset.value(name, i) for name in dataset.inputs if name in states}
+            given = {**first, **{name: dataset.value(name, i) for name in static}}
+            for text in unusual(operator, dataset.domain_of(i), given, None, dataset.frame):
+                found.setdefault(_kind(text), f"trajectory {dataset.label(i)}: {text}")
+        return [*found.values()]
     for i in range(len(dataset)):
         given = {name: dataset.value(name, i) for name in names}
         for text in unusual(operator, dataset.domain_of(i), given, None, dataset.frame):
-            kind = re.sub(r"[-+]?\d[\d.e+-]*", "", text)  # the sentence without its numbers
-            found.setdefault(kind, f"sample {dataset.label(i)}: {text}")
+            found.setdefault(_kind(text), f"sample {dataset.label(i)}: {text}")
     return [*found.values()]
+
+
+def _kind(text: str) -> str:
+    """Return a sentence without its numbers."""
+    return re.sub(r"[-+]?\d[\d.e+-]*", "", text)

@@ -90,7 +90,7 @@ class Cell:
         return digest(plain(self))[:16]
 
 
-LATER = ("patience",)
+LATER = ("patience", "unroll")
 
 
 def plain(value: Any) -> Any:

@@ -62,5 +62,5 @@ class Captured:
 
 def _changing(batch: Batch) -> dict[str, Any]:
     """Return the tensors that change from one batch to the next."""
-    names = ("x", "a", "deviation", "counted", *(() if batch.fixed else ("std", "profile", "weights")))
+    names = ("x", "a", "deviation", "counted", "profile", *(() if batch.fixed else ("std", "weights")))
     return {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gkn.data.dataset import Dataset
+from gkn.data.stepping import Stepping
 from gkn.graph.rules import Rule
 from gkn.models import Model
 from gkn.operator.operator import Operator
@@ -43,6 +44,7 @@ def fit(
     evaluate_every: int | None = None,
     out: str | os.PathLike[str] | None = None,
     weighted: bool | None = None,
+    stepping: Stepping | None = None,
     units: Mapping[str, str] | None = None,
     about: Mapping[str, Any] | None = None,
     rng: torch.Generator | None = None,
@@ -77,6 +79,7 @@ def fit(
     out          the run's folder. Called again with the same arguments, a killed run is resumed to the same bits, and a
                  finished one is read; with more epochs, the run goes on. SIGTERM and Ctrl-C save first and raise `Stopped`.
     weighted     neighbours and the relative loss count with quadrature weights
+    stepping     for trajectories: how steps are learned from them; see `Stepping`
     units, about units of the fields, and anything else the operator is to remember
     rng          generator from which the recipe's seed is drawn; by default the recipe's own seed is used
     device       auto (a GPU if there is one), cpu, cuda or cuda:1. Under torchrun every rank takes its share of each batch
@@ -92,7 +95,9 @@ def fit(
     if rng is not None:
         changes["seed"] = int(torch.randint(2**62, (), generator=rng))
     folder = None if out is None else Path(out)
-    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, geometry, weighted, validation, how, units, size)
+    ways: dict[str, Any] = {"weighted": weighted, "validation": validation, "how": how, "units": units, "size": size}
+    ways["stepping"] = stepping
+    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, geometry, **ways)
     device = device_named(str(device))
     setup = set_up(dataset, chosen, device, folder)
     tell = warn or (lambda text: warnings.warn(text, stacklevel=4))

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gkn.data.dataset import Dataset
 from gkn.data.normalizer import LARGE, Normalizer, hidden_scales
 from gkn.data.ranges import ranges_of_data
 from gkn.graph.batches import Batches
+from gkn.graph.rules import Rule
 from gkn.models import Model
 from gkn.operator.checkpoint import Checkpoint
 from gkn.operator.evaluate import Errors, Judge, errors_of
@@ -28,6 +30,7 @@ from gkn.train.run_folder import RunFolder
 from gkn.train.setup import Setup, digest_of
 from gkn.train.step import Step, part_of
 from gkn.train.symmetries import Symmetries
+from gkn.train.unroll import Unroll
 from gkn.train.watch import Watch
 
 if TYPE_CHECKING:
@@ -86,9 +89,13 @@ class Trainer:
         made["periods"] = periods_for(self.model, datasets[0][0].domain)
         as_usual = setup.start is None and not recipe.pointwise and recipe.zero is None
         hidden = made["hidden"] = hidden_scales(datasets, self.outputs if as_usual else None)
-        sources = [Batches(each, rule, self.inputs, self.outputs, **made) for each, rule in pairs]
+        sources = []
+        for each, rule in pairs:
+            lead = self._leads(each, rule, made)
+            sources.append(Batches(each, rule, self.inputs, self.outputs, **made, lead=lead))
         self.prefetcher = Prefetcher(sources, recipe, fabric.global_rank, fabric.world_size, self.device)
-        self.step = Step(self.model, recipe, symmetries, fabric, stop, options.capture)
+        unroll = Unroll.of(datasets[0], self.inputs, sources[0].unit) if recipe.unroll else None
+        self.step = Step(self.model, recipe, (symmetries, unroll), fabric, stop, options.capture)
         self.progress = Progress(self.prefetcher.steps, recipe.epochs, self.device, fabric.world_size)
         self.judge = (
             None if setup.validation is None else Judge(self.operator(), setup.validation, setup.how, seed=1, hidden=hidden)
@@ -103,6 +110,12 @@ class Trainer:
             if self.first and hidden[start] > 0:
                 much = f"the mean of {name} is more than {LARGE:g} times its standard deviation"
                 options.warn(f"{much}: loss and validation error are relative to its variation")
+
+    def _leads(self, dataset: Dataset, rule: Rule, made: dict[str, Any]) -> Batches | None:
+        """Return the batches of pairs before those of a dataset, if they are needed."""
+        if not self.setup.recipe.unroll:
+            return None
+        return Batches(dataset.leads(), rule, self.inputs, self.outputs, **made)
 
     def operator(self, model: Model | None = None, metrics: list[dict[str, Any]] | None = None) -> Operator:
         """Return the model as it is now, or another one of the same run, as an operator."""

@@ -11,8 +11,8 @@ from gkn.graph.batches import Batch, Batches
 from gkn.system.randomness import stream
 from gkn.train.recipe import Recipe
 
-Wanted = tuple[int, Batches, list[list[int]]]
-"""Batches that are made together: the epoch, where they come from, and the graphs of each."""
+Wanted = tuple[int, Batches, list[list[int]], bool]
+"""Batches that are made together: the epoch, where they come from, the graphs of each, and whether states before are needed."""
 
 
 class Prefetcher:
@@ -64,21 +64,24 @@ class Prefetcher:
         return [plan[i] for i in torch.randperm(len(plan), generator=rng).tolist()] if len(self.sources) > 1 else plan
 
     def _wanted(self, first: int, place: int) -> Iterator[Wanted]:
+        unroll_from = round((1 - (self.recipe.unroll or 0.0)) * self.recipe.epochs * self.steps)
         for epoch in range(first, self.recipe.epochs):
             plan, place = self._plan(epoch)[place:], 0
             while plan:
                 source, graphs = plan[0]
+                step = (epoch + 1) * self.steps - len(plan)
                 alike = next((i for i, (other, _) in enumerate(plan) if other is not source), len(plan))
-                count = min(alike, source.at_once(len(graphs)))
-                yield epoch, source, [part for _, part in plan[:count]]
+                count = min(alike, source.at_once(len(graphs)), unroll_from - step if step < unroll_from else alike)
+                yield epoch, source, [part for _, part in plan[:count]], step >= unroll_from
                 plan = plan[count:]
 
     def _make(self, wanted: Wanted | None, side: torch.cuda.Stream | None) -> list[tuple[Batch | None, int]] | None:
         if wanted is None:
             return None
-        epoch, source, parts = wanted
+        epoch, source, parts, leading = wanted
         shares = [part[self.rank :: self.world] for part in parts]
         with nullcontext() if side is None else torch.cuda.stream(side):
             source.draw(self.recipe.seed, epoch if self.recipe.fresh else 0)
+            source.leading = leading and source.lead is not None
             made = iter(source.several([share for share in shares if share]))
         return [(next(made) if share else None, len(part)) for share, part in zip(shares, parts, strict=True)]

@@ -39,6 +39,8 @@ class Recipe:
     gradient      this times the relative error of differences along edges, over their lengths, is added to the loss; on a GPU
                   the bits then differ from run to run
     patience      stop after so many evaluations without a smaller validation error; None: never
+    unroll        share of the steps, at the end, whose pairs of states begin with what the network makes of the state before;
+                  no gradient goes through that first prediction. None: none
     symmetries    turn and mirror each function at random in every step, if the data distribution has the symmetries of the box
     """
 
@@ -61,6 +63,7 @@ class Recipe:
     gradient: float = 0.0
     symmetries: bool = False
     patience: int | None = None
+    unroll: float | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
@@ -86,9 +89,10 @@ class Recipe:
             ("warm", -1, 1),
             ("clip", 0, 1e6),
             ("gradient", -1, 1e6),
+            ("unroll", 0, 1),
         ):
             value = getattr(self, name)
-            if value is None and name == "clip":
+            if value is None and name in ("clip", "unroll"):
                 continue
             if (
                 isinstance(value, bool)
@@ -101,8 +105,8 @@ class Recipe:
                 )
 
     def entries(self) -> dict[str, Any]:
-        """Return all entries, as they are stored."""
-        return asdict(self)
+        """Return all entries, as they are stored. `unroll` is left out if it is not used: older runs do not know it."""
+        return {name: value for name, value in asdict(self).items() if name != "unroll" or value is not None}
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, if an epoch has `steps`."""

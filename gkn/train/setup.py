@@ -10,15 +10,18 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.features import Features
+from gkn.data.pairs import EQUAL, held_fields
 from gkn.data.split import Split
+from gkn.data.stepping import STEP, TIME, Stepping
 from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
-from gkn.models import MODELS, Defaults, Model, NearFar
+from gkn.models import MODELS, Defaults, Model, NearFar, Stepper
 from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator, check_same_radius
 from gkn.operator.runs import RUN, read_run
@@ -44,6 +47,7 @@ class Choices:
     validation  a dataset; or the number of last samples to hold out; or a share of the samples, drawn at random
     how         how to evaluate on it
     units       of the fields
+    stepping    how to learn steps from trajectories
 
     Radii and widths are in the unit of the data.
     """
@@ -60,6 +64,7 @@ class Choices:
     how: Test | None = None
     units: Mapping[str, str] | None = None
     size: str | None = None
+    stepping: Stepping | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +117,7 @@ class Setup:
 def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, out: Path | None) -> Setup:
     """Fill in the model's defaults for the data, build the model if need be, and check that everything fits."""
     datasets, validation = _split([dataset] if isinstance(dataset, Dataset) else [*dataset], choices.validation)
+    datasets, validation = _in_steps(datasets, validation, choices)
     datasets, validation, left_out = _without_zeros(datasets, validation, choices)
     if not datasets or not all(len(each) for each in datasets):
         raise ValueError("fit: there is nothing to learn: a dataset without samples")
@@ -132,9 +138,9 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     if given is None and choices.smoothing is None:
         datasets, validation = _smoothed(datasets, validation, suggested.smoothing)
     _check_fields(datasets, validation)
-    model = given or _built(kind, datasets[0], _settings(kind, choices, suggested, device), recipe)
+    model = given or _in_time(_built(kind, datasets[0], _settings(kind, choices, suggested, device), recipe), datasets, recipe)
     rules = _rules(choices.rule, suggested, model, len(datasets))
-    _check(model, datasets, rules, validation)
+    _check(model, datasets, rules, validation, recipe.unroll)
     weighted = suggested.weighted if choices.weighted is None else choices.weighted
     features = Features.of(datasets[0], choices.units)
     warnings = _warnings(datasets, rules, model, left_out)
@@ -156,7 +162,7 @@ def _continued(
     suggested = _suggestion(type(model), datasets, None)
     recipe = _recipe(choices, suggested, device, out)
     rules = [start.rule] * len(datasets) if choices.rule is None else _listed(choices.rule, len(datasets))
-    _check(model, datasets, rules, validation)
+    _check(model, datasets, rules, validation, recipe.unroll)
     weighted = start.weighted if choices.weighted is None else choices.weighted
     warnings = _warnings(datasets, rules, model)
     how = _way(choices, rules)
@@ -208,6 +214,31 @@ def _split(datasets: list[Dataset], held_out: Dataset | float | None) -> tuple[l
     return [each.take(len(each) - held_out) for each in datasets], held
 
 
+def _in_steps(datasets: list[Dataset], validation: Dataset | None, choices: Choices) -> tuple[list[Dataset], Dataset | None]:
+    """Return the pairs of states of trajectories. Of validation trajectories at most `CHECKED` pairs are evaluated."""
+    if not any(each.in_time for each in datasets):
+        if choices.stepping is not None:
+            raise ValueError(f"fit(stepping={choices.stepping}): needed trajectories; these samples have no time")
+        return datasets, validation
+    wrong = [each for each in (*datasets, *([] if validation is None else [validation])) if not each.in_time]
+    if wrong:
+        raise ValueError(f"fit: needed trajectories or steady samples; given are both, as {wrong[0]!r}")
+    known = choices.model.features if isinstance(choices.model, Operator) else None
+    stepping = choices.stepping or (known.stepping if known is not None else None) or Stepping()
+    if known is not None and known.stepping is not None and choices.stepping is not None:
+        raise ValueError("fit(stepping=...): training goes on from an operator with its own stepping; leave this one out")
+    if stepping.held is None:
+        kept = [set(held_fields(each)) for each in datasets]
+        stepping = replace(stepping, held=tuple(name for name in datasets[0].outputs if all(name in each for each in kept)))
+    pairs = [each.pairs(stepping) for each in datasets]
+    if validation is None or not len(validation):
+        return pairs, None
+    whole = validation.pairs(stepping)
+    places = np.unique(np.linspace(0, len(whole) - 1, min(CHECKED, len(whole))).round().astype(int))
+    return pairs, whole.take(places)
+
+
+CHECKED = 200
 FEW_SAMPLES = 10
 LOOKED_AT = 4  # samples whose graphs are looked at before training
 SMALL = 64  # nodes of a graph in which every node may well be a neighbour of all others
@@ -340,6 +371,24 @@ def _built(kind: type[Model], dataset: Dataset, settings: Mapping[str, Any], rec
             raise ValueError(f"{kind.__name__}: {error}; it takes {', '.join(kind.settings)}") from error
 
 
+def _in_time(model: Model, datasets: Sequence[Dataset], recipe: Recipe) -> Model:
+    """Let the norms of a model depend on t and tau if it learns to step, and if these are not always the same."""
+    first = datasets[0]
+    if first.stepping is None or not first.stepping.conditioned:
+        return model
+    varying = []
+    for name in (TIME, STEP):
+        if name in first.inputs:
+            values = [each.parameter(name, i) for each in datasets for i in range(len(each))]
+            if max(values) - min(values) > EQUAL * max(map(abs, values)):
+                varying.append(first.inputs.index(name))
+    if not varying:
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return Stepper(model.dim, model.in_channels, model.out_channels, model, varying)
+
+
 def _rules(given: Rule | Sequence[Rule] | None, suggested: Defaults, model: Model, count: int) -> list[Rule]:
     if given is None:
         numbers = {**suggested.rule, **({} if model.radius is None else {"r": model.radius})}
@@ -360,11 +409,15 @@ def _check_fields(datasets: Sequence[Dataset], validation: Dataset | None) -> No
             raise ValueError(f"fit: datasets of different fields: {ours}, and {other}; choose with Dataset.using and smoothed")
 
 
-def _check(model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], validation: Dataset | None) -> None:
+def _check(
+    model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], validation: Dataset | None, unroll: float | None
+) -> None:
     for rule in rules:
         if not isinstance(rule, Rule):
             raise ValueError(f"fit(rule={rule!r}): needed a rule, e.g. Radius(r) or Nystrom(r, m, l)")
         check_same_radius(model, rule.r)
+    if unroll and any(each.stepping is None for each in datasets):
+        raise ValueError("Recipe(unroll=...): needed trajectories; these samples have no time")
     if len(rules) != len(datasets):
         raise ValueError(f"fit: {len(rules)} rules for {len(datasets)} datasets; needed one, or one for each")
     first = datasets[0]

@@ -17,6 +17,7 @@ from gkn.train.losses import LOSSES, loss_terms
 from gkn.train.ranks import Stop, sum_over_ranks
 from gkn.train.recipe import OPTIMIZERS, Recipe
 from gkn.train.symmetries import Symmetries
+from gkn.train.unroll import Unroll
 from gkn.train.watch import Watch
 
 if TYPE_CHECKING:
@@ -28,14 +29,21 @@ MOST_RECORDS = 8
 class Step:
     """A model and its optimiser. Calling it with a batch updates the model.
 
-    symmetries   draw a symmetry for each function, or None
+    changes      of batches: draw a symmetry for each function, or None; predict the states that pairs begin with, or None
     capture      record the passes as a CUDA graph where the model allows it
     """
 
     def __init__(
-        self, model: Model, recipe: Recipe, symmetries: Symmetries | None, fabric: Fabric, stop: Stop, capture: bool
+        self,
+        model: Model,
+        recipe: Recipe,
+        changes: tuple[Symmetries | None, Unroll | None],
+        fabric: Fabric,
+        stop: Stop,
+        capture: bool,
     ) -> None:
-        self.model, self.recipe, self.symmetries, self.fabric, self.stop = model, recipe, symmetries, fabric, stop
+        self.model, self.recipe, self.fabric, self.stop = model, recipe, fabric, stop
+        self.symmetries, self.unroll = changes
         self.device, self.capture = fabric.device, capture and fabric.device.type == "cuda"
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         real = not any(each.is_complex() for each in self.parameters)  # there is no fused step for complex parameters
@@ -54,7 +62,7 @@ class Step:
         terms = loss.new_zeros(0)
         samples: tuple[int, ...] = ()
         if batch is not None:
-            batch = self._turned(batch, graphs, step)
+            batch = self._turned(self._unrolled(batch), graphs, step)
             terms, samples = self._passes(batch, share)(batch), batch.samples
             loss = terms.sum() * share
         stops = loss.new_zeros(())
@@ -72,6 +80,15 @@ class Step:
             group["lr"] = lr
         self.optimizer.step()
         return loss
+
+    def _unrolled(self, batch: Batch) -> Batch:
+        """Replace the states that the pairs of a batch begin with by predicted ones, if it carries the pairs before."""
+        lead = batch.lead
+        if lead is None or self.unroll is None:
+            return batch
+        with torch.no_grad(), self.fabric.autocast():
+            found = self.model(lead.graph, lead.x, lead.a, lead.weights)
+        return self.unroll(batch, lead, found.to(lead.deviation.dtype))
 
     def _turned(self, batch: Batch, graphs: int, step: int) -> Batch:
         """Apply a random symmetry to each function of the batch."""

@@ -1,0 +1,68 @@
+"""Unroll: pairs of states whose first state is what the network predicts, so that it learns to mend its own errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gkn.data.dataset import Dataset
+from gkn.data.normalizer import Normalizer
+from gkn.data.stepping import STEP
+from gkn.graph.batches import Batch
+
+NO_STEP = 1e-6
+"""Share of the mean step below which a pair counts as none: (j, j), which stands for the pair before the first state."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unroll:
+    """Replaces the first state of each pair of a batch, given a prediction of it.
+
+    target   what the network predicts, as in `Stepping`
+    step     column of tau among the inputs, with its mean and standard deviation
+    std      (o,) standard deviation of the columns of the state, which are the first inputs
+    unit     (o,) unit of the outputs of a batch
+    """
+
+    target: str
+    step: tuple[int, float, float]
+    std: Tensor
+    unit: Tensor
+
+    @staticmethod
+    def of(dataset: Dataset, inputs: Normalizer, unit: Tensor) -> Unroll:
+        """Return the change for batches of a dataset of pairs."""
+        assert dataset.stepping is not None
+        count, names = len(dataset.outputs), dataset.inputs
+        states = {*names[: count * dataset.stepping.history]}
+        smoothed = [name for name, _ in dataset.smoothing if name in states]
+        if smoothed:
+            raise ValueError(f"Recipe(unroll=...): {smoothed[0]} is also given smoothed; leave that out: smoothing={{}}")
+        column = names.index(STEP)
+        step = column, float(inputs.mean[column]), float(inputs.std[column])
+        return Unroll(dataset.stepping.target, step, inputs.std[:count], unit)
+
+    def __call__(self, batch: Batch, lead: Batch, found: Tensor) -> Batch:
+        """Return the batch with first states that are off by as much as `found`, the answer to the pairs before, is."""
+        error = self._in_state(found * lead.std - lead.deviation, lead)
+        column, mean, std = self.step
+        error = torch.where((lead.a[:, column : column + 1] * std + mean).abs() > NO_STEP * abs(mean), error, 0.0)
+        a = batch.a.clone()
+        a[:, : error.shape[1]] += error * (self.unit / self.std).to(error)
+        if self.target == "value":
+            return replace(batch, a=a, lead=None)
+        change = self._in_target(error, batch)  # the state to be reached stays, so the change to it is another one
+        counted, profile = batch.counted + change, batch.profile + change
+        return replace(batch, a=a, deviation=batch.deviation - change, counted=counted, profile=profile, lead=None)
+
+    def _in_state(self, error: Tensor, batch: Batch) -> Tensor:
+        return error * self._tau(batch) if self.target == "quotient" else error
+
+    def _in_target(self, error: Tensor, batch: Batch) -> Tensor:
+        return error / self._tau(batch) if self.target == "quotient" else error
+
+    def _tau(self, batch: Batch) -> Tensor:
+        column, mean, std = self.step
+        return batch.a[:, column : column + 1] * std + mean

@@ -1,0 +1,260 @@
+"""Learning to step: conditioned norms, the loss of changes, unrolled steps, and all models by the same fit."""
+
+import copy
+import threading
+
+import pytest
+import torch
+
+import gkn
+from gkn import Dataset, Grid, NearFar, Radius
+from gkn.data.normalizer import Normalizer
+from gkn.data.stepping import Stepping
+from gkn.graph.batches import Batches
+from gkn.models import Stepper
+from gkn.train.losses import loss_terms
+from gkn.train.unroll import Unroll
+from tests.decay import RATE, decaying
+
+SMALL = {"width": 8, "blocks": 1, "head": 4, "slices": 2, "kernel": (4, 2)}
+TINY = {
+    "NearFar": SMALL,
+    "Multigrid": {"width": 8, "cycles": 1, "levels": 2, "kernel": (4, 2)},
+    "GKN": {"width": 8, "kernel": (8,), "steps": 2},
+    "Transformer": {"width": 8, "blocks": 1, "head": 4},
+    "SliceAttention": {"width": 8, "blocks": 1, "head": 4, "slices": 2},
+    "Pointwise": {"hidden": (8,)},
+    "FCN": {},
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_all_models_learn_to_step(name):
+    data = decaying(n=6, T=4, grid=Grid(8))
+    train, test = data.split(4, 2)
+    options = {"epochs": 2, "batch": 4, "validation": test, "unroll": 0.5}
+    operator = gkn.fit(train, name, settings=TINY[name], stepping=Stepping(pairs="all"), **options)
+    norms = any(isinstance(module, torch.nn.LayerNorm) for module in operator.model.modules())
+    assert isinstance(operator.model, Stepper)
+    assert norms or name in ("GKN", "Pointwise", "FCN")
+    errors = operator.evaluate(test, train=train)
+    assert torch.isfinite(errors.each).all()
+
+
+def network(**more):
+    torch.manual_seed(0)
+    inner = NearFar(2, 4, 1, **SMALL, radius=0.4)
+    return Stepper(2, 4, 1, inner, (2, 3), **more)
+
+
+def inputs(functions=3, size=30):
+    rng = torch.Generator().manual_seed(1)
+    x = torch.rand(functions, size, 2, generator=rng)
+    a = torch.rand(functions, size, 4, generator=rng)
+    a[..., 2:] = torch.rand(functions, 1, 2, generator=rng)  # t and tau
+    graph = gkn.Graph.batch([Radius(0.4).graph(each) for each in x])
+    return graph, x, a
+
+
+def stirred(model):
+    """The model with scales that are not 0."""
+    rng = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        if "scales" in name:
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=rng)
+    return model
+
+
+def test_a_stepper_begins_as_the_network_it_wraps():
+    graph, x, a = inputs(1)
+    torch.manual_seed(0)
+    plain = NearFar(2, 4, 1, **SMALL, radius=0.4)
+    assert torch.equal(network()(graph, x[0], a[0]), plain(graph, x[0], a[0]))
+
+
+def test_norms_depend_on_t_and_tau_of_their_own_function():
+    """A batch is a loop over its functions, also for models whose layers have other rows than nodes."""
+    torch.manual_seed(0)
+    grid = gkn.Multigrid(2, 4, 1, width=8, cycles=2, levels=3, kernel=(4, 2), radius=0.2)
+    graph, x, a = inputs()
+    for inner, r in ((network().inner, 0.4), (grid, 0.2)):
+        graph = gkn.Graph.batch([Radius(r).graph(each) for each in x])
+        model = stirred(Stepper(2, 4, 1, copy.deepcopy(inner), (2, 3)) if inner is grid else network())
+        together = model(graph, x.flatten(0, 1), a.flatten(0, 1)).reshape(3, -1)
+        alone = torch.stack([model(Radius(r).graph(x[i]), x[i], a[i])[:, 0] for i in range(3)])
+        assert torch.allclose(together, alone, atol=1e-5)
+        other = a.clone()
+        other[1, :, 3] += 1  # tau of the second function
+        changed = model(graph, x.flatten(0, 1), other.flatten(0, 1)).reshape(3, -1)
+        assert torch.allclose(changed[[0, 2]], together[[0, 2]], atol=1e-6)
+        assert not torch.allclose(changed[1], together[1], atol=1e-3)
+
+
+def test_a_query_at_a_node_is_its_value():
+    model = stirred(network())
+    _, x, a = inputs(1)
+    graph = Radius(0.4).graph(x[0])
+    states = model.states(graph, x[0], a[0])
+    found = model.at(states, graph, (x[0], a[0]), (x[0], a[0]))
+    assert torch.allclose(found, model.finish(states), atol=1e-5)
+
+
+def test_threads_do_not_see_the_time_of_each_other():
+    model = stirred(network())
+    cases = [(Radius(0.4).graph(x), x, a) for x, a in zip(*inputs(8)[1:], strict=True)]
+    with torch.no_grad():
+        alone = [model(*case) for case in cases]
+    wrong = []
+
+    def work(i):
+        with torch.no_grad():
+            for _ in range(20):
+                if not torch.equal(model(*cases[i]), alone[i]):
+                    wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    [each.start() for each in threads]
+    [each.join() for each in threads]
+    assert not wrong
+
+
+def test_a_stepper_is_stored_and_copied():
+    model = stirred(network())
+    graph, x, a = inputs(1)
+    again = gkn.models.model_from(model.config())
+    again.load_state_dict(model.state_dict())
+    for other in (again, copy.deepcopy(model)):
+        assert torch.equal(other(graph, x[0], a[0]), model(graph, x[0], a[0]))
+    with pytest.raises(ValueError, match="needed a network of sizes"):
+        Stepper(2, 3, 1, model.inner, (0,))
+    with pytest.raises(ValueError, match="needed numbers of input fields"):
+        Stepper(2, 4, 1, model.inner, (4,))
+    with pytest.raises(ValueError, match="a Stepper of sizes"):
+        Stepper(2, 4, 1, model, (3,))
+
+
+# --- the loss
+
+
+@pytest.mark.parametrize("target", ["value", "difference", "quotient"])
+def test_the_loss_is_the_error_of_the_state_whatever_the_target(target):
+    data = decaying(n=2, T=4, step=0.5)
+    view = data.pairs(Stepping(target, "all", longest=2.0))
+    scaled = [Normalizer.fit(view, names) for names in (view.inputs, view.outputs)]
+    batches = Batches(view, Radius(0.4), *scaled, weighted=True, dtype=torch.float64)
+    batch = batches.batch([0, 2, 5])
+    found = torch.rand(len(batch.x), 1, dtype=torch.float64)
+    terms = loss_terms("relative", 0.0, found, batch)
+    for term, part, p in zip(terms, found.split(batch.sizes), (0, 2, 5), strict=True):
+        answer, tau = scaled[1].decode(part), view.parameter("tau", p)
+        state = view.reference(p)
+        reached = answer if state is None else (answer + state) * (tau if target == "quotient" else 1)
+        i, w = view.number(p), data.domain.weights[:, None]
+        frame = round((view.parameter("t", p) + tau) / 0.5)
+        truth = data.value("u", i)[frame][:, None]
+        wanted = ((w * (reached - truth) ** 2).sum() / (w * truth**2).sum()).sqrt()
+        assert float(term) == pytest.approx(float(wanted), rel=1e-9)
+
+
+def test_validation_is_the_error_of_the_state():
+    """Of nothing learned, the error of one step is that of persistence, for changes as well as for rates."""
+    data = decaying(n=4, T=3)
+    model = gkn.rivals.Pointwise(2, 3, 1, hidden=(4,))
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    for target in ("difference", "quotient"):
+        view = data.pairs(Stepping(target))
+        zero = Normalizer(torch.zeros(1), torch.ones(1))
+        operator = gkn.Operator(model, gkn.Points(), None, zero)
+        found = gkn.relative_l2(operator, view)
+        assert found.mean == pytest.approx(1 / torch.exp(torch.tensor(-RATE * 0.25)).item() - 1, rel=1e-6)
+
+
+# --- unrolled steps
+
+
+@pytest.mark.parametrize("target", ["value", "difference", "quotient"])
+def test_unrolled_pairs_begin_with_what_the_network_predicts(target):
+    """Batches are built from the changed states themselves and compared with those that `Unroll` changes."""
+    data = decaying(n=2, T=5, step=0.5)
+    view = data.pairs(Stepping(target, "all", longest=2.0))
+    scaled = [Normalizer.fit(view, names) for names in (view.inputs, view.outputs)]
+    options = {"dtype": torch.float64}
+    lead = Batches(view.leads(), Radius(0.4), *scaled, **options)
+    batches = Batches(view, Radius(0.4), *scaled, lead=lead, **options)
+    assert batches.batch([0]).lead is None
+    batches.leading = True
+    chosen = [*range(len(view))]
+    batch = batches.batch(chosen)
+    found = 0.1 * torch.rand(len(batch.x), 1, dtype=torch.float64)  # what a network might answer, normalised
+    changed = Unroll.of(view, scaled[0], batches.unit)(batch, batch.lead, found)
+    tau_scale = [view.parameter("tau", p) if target == "quotient" else 1.0 for p in chosen]
+    for p, part, new, old in zip(
+        chosen, found.split(batch.sizes), changed.a.split(batch.sizes), batch.a.split(batch.sizes), strict=True
+    ):
+        leads = view.leads()
+        first = leads.parameter("tau", p)
+        state = scaled[0].encode(torch.zeros_like(old.double()))  # only for its shape
+        answer = scaled[1].decode(part)
+        begin = leads[p].a[:, :1]
+        truth = view[p].a[:, :1]
+        reached = {"value": answer, "difference": begin + answer, "quotient": begin + first * answer}[target]
+        wanted = (reached if first > 0 else truth).squeeze()
+        now = (new[:, 0] * scaled[0].std[0] + scaled[0].mean[0]).squeeze()
+        assert torch.allclose(now, wanted, rtol=1e-9), (p, state.shape)
+        assert torch.equal(new[:, 1:], old[:, 1:])
+    if target != "value":  # the same state is to be reached from another one
+        sizes, unit = batch.sizes, batches.unit
+        for p, after, scale in zip(chosen, changed.deviation.split(sizes), tau_scale, strict=True):
+            part = slice(sum(sizes[:p]), sum(sizes[: p + 1]))
+            begin = changed.a[part, :1] * scaled[0].std[0] + scaled[0].mean[0]
+            target_now = (after * unit + scaled[1].mean) * scale + begin
+            frame = round((view.parameter("t", p) + view.parameter("tau", p)) / 0.5)
+            assert torch.allclose(target_now[:, 0], data.value("u", view.number(p))[frame], rtol=1e-9)
+        assert torch.allclose(changed.deviation + changed.counted, batch.deviation + batch.counted, rtol=1e-12)
+
+
+def test_unrolled_training_resumes_to_the_same_bits(tmp_path):
+    data = decaying(n=6, T=4)
+
+    def run(folder, **more):
+        return gkn.fit(data, settings=SMALL, stepping=Stepping(pairs="all"), epochs=2, batch=4, unroll=0.5, out=folder, **more)
+
+    whole = run(tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(status):
+        if status.step == 8:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path / "parts", save_every=0.0, report=kill)
+    again = run(tmp_path / "parts")
+    for ours, theirs in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    never = gkn.fit(data, settings=SMALL, stepping=Stepping(pairs="all"), epochs=2, batch=4)
+    assert any(not torch.equal(a, b) for a, b in zip(whole.model.parameters(), never.model.parameters(), strict=True))
+
+
+def test_training_goes_on_with_the_stepping_of_an_operator():
+    data = decaying(n=4, T=3)
+    operator = gkn.fit(data, settings=SMALL, stepping=Stepping("difference"), epochs=1)
+    further = gkn.fit(data, operator, epochs=1)
+    assert further.features.stepping == operator.features.stepping
+    with pytest.raises(ValueError, match="leave this one out"):
+        gkn.fit(data, operator, stepping=Stepping(), epochs=1)
+
+
+def test_fit_says_what_it_needs():
+    data = decaying()
+    steady = Dataset(Grid(4), a=torch.rand(3, 16), u=torch.rand(3, 16))
+    with pytest.raises(ValueError, match=r"fit\(stepping=.*: needed trajectories"):
+        gkn.fit(steady, stepping=Stepping())
+    with pytest.raises(ValueError, match="needed trajectories or steady samples"):
+        gkn.fit([data, steady], settings=SMALL)
+    with pytest.raises(ValueError, match=r"Recipe\(unroll=...\): needed trajectories"):
+        gkn.fit(steady, settings=SMALL, epochs=1, unroll=0.5)
+    with pytest.raises(ValueError, match=r"Recipe\(unroll="):
+        gkn.Recipe(unroll=2.0)
