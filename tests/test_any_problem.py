@@ -179,6 +179,27 @@ def test_a_shifted_sample_gives_the_shifted_answer(model, shape):
     torch.testing.assert_close(operator(sample, at=at), operator(sample), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:4 training samples")
+@pytest.mark.parametrize("shape", [(24,), (12, 12)], ids=["1-D", "2-D"])
+def test_the_levels_of_multigrid_wrap_as_well(shape):
+    """A shift by whole cells of the coarsest lattice, here half a period, gives the shifted answer."""
+    dim, axes = len(shape), tuple(range(len(shape)))
+    grid = Grid(shape if dim > 1 else shape[0], dim, periodic=True)
+    a = torch.randn(4, len(grid), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = Dataset(grid, a=a, u=a.roll(1, 1))
+    settings = {"width": 8, "cycles": 2, "levels": 2, "kernel": (4, 2), "radius": 0.2}
+    options = {"epochs": 2, "batch": 2, "precision": "fp64", "smoothing": {}, "device": "cpu"}
+    operator = gkn.fit(data, "Multigrid", Radius(0.2), settings=settings, **options)
+    assert operator.model.periodic == axes
+    sample, steps = data[0], tuple(side // 2 for side in shape)
+    moved = sample.a.reshape(grid.shape).roll(steps, axes).reshape(-1, 1)
+    answer, wanted = operator(Sample(grid, moved, sample.u)), operator(sample).reshape(grid.shape).roll(steps, axes)
+    assert float(wanted.std()) > 0
+    torch.testing.assert_close(answer.reshape(grid.shape), wanted, rtol=1e-9, atol=1e-9)
+    at = grid.points + torch.tensor([1.0, -2.0][:dim])
+    torch.testing.assert_close(operator(sample, at=at), operator(sample), rtol=1e-9, atol=1e-9)
+
+
 def test_edges_wrap_along_each_periodic_axis():
     grid = Grid((8, 8), periodic=(True, False))
     for rule, wanted in ((Radius(0.13), 3), (Radius(0.26), 5)):
@@ -198,8 +219,8 @@ def test_an_operator_with_periodic_axes_refuses_other_domains():
     with pytest.raises(ValueError, match="are periodic, those of a grid of 6 x 6 are not"):
         operator(Sample(Grid(6), torch.rand(36, 1), torch.rand(36, 1)))
     said = []
-    gkn.fit(data, "Multigrid", settings={"width": 8, "levels": 1, "cycles": 1}, epochs=1, device="cpu", warn=said.append)
-    assert "Multigrid does not wrap around the periodic axes of the domain" in said
+    gkn.fit(data, "Transformer", settings={"width": 8, "blocks": 1, "head": 4}, epochs=1, device="cpu", warn=said.append)
+    assert "Transformer does not wrap around the periodic axes of the domain" in said
 
 
 # --- geometry is enough

@@ -17,10 +17,12 @@ class Images:
 
     nodes   (I,) the node each is a copy of
     shift   (I, d) by which its point is moved: whole periods, float64
+    periods (d,) of the axes, inf where there is none
     """
 
     nodes: Tensor
     shift: Tensor
+    periods: Tensor
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -53,14 +55,14 @@ class Images:
             near = ((moved >= low - gap - reach) & (moved <= high + gap + reach)).all(1).nonzero()[:, 0]
             nodes.append(near)
             shifts.append(shift.expand(len(near), -1))
-        return Images(torch.cat(nodes), torch.cat(shifts))
+        return Images(torch.cat(nodes), torch.cat(shifts), periods)
 
     @staticmethod
     def batch(parts: Sequence[Images], sizes: Sequence[int]) -> Images:
         """Return the images of graphs side by side, given the number of nodes of each."""
         starts = [0, *itertools.accumulate(sizes)]
         nodes = torch.cat([part.nodes + start for part, start in zip(parts, starts, strict=False)])
-        return Images(nodes, torch.cat([part.shift for part in parts]))
+        return Images(nodes, torch.cat([part.shift for part in parts]), parts[0].periods)
 
     def to(self, device: torch.device | str) -> Images:
-        return Images(self.nodes.to(device), self.shift.to(device))
+        return Images(self.nodes.to(device), self.shift.to(device), self.periods.to(device))

@@ -201,11 +201,15 @@ class Points(Rule):
 
 
 def usual_radius(domain: Domain, points: int | None = None) -> float:
-    """Return the radius of balls with about `BALL` of so many points spread over a domain; by default, of its own points."""
+    """Return the radius of balls with about `BALL` of so many points spread over a domain; by default, of its own points.
+
+    It is at most half of each period, so that no ball meets itself.
+    """
     dim = domain.measure_dim
     unit = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)  # volume of the ball of radius 1
     share = BALL / (len(domain) if points is None else points)
-    return float((share * float(domain.weights.sum()) / unit) ** (1 / dim))
+    radius = float((share * float(domain.weights.sum()) / unit) ** (1 / dim))
+    return radius if domain.periods is None else min(radius, float(domain.periods.min()) / 2)
 
 
 def draw_nodes(points: int, m: int, rng: torch.Generator) -> Tensor:

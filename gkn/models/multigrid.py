@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from gkn.data.dataset import Dataset
 from gkn.graph.graph import Graph
-from gkn.graph.levels import Level, levels_of
-from gkn.graph.neighbors import radius_graph
-from gkn.models.model import Defaults, Model, Progress, check_radius, check_sizes, chosen_features
+from gkn.graph.images import Images
+from gkn.graph.levels import Level, graph_between, levels_of
+from gkn.models.model import Defaults, Model, Progress, check_periodic, check_radius, check_sizes, chosen_features
 from gkn.models.nearfar import NearFar
 from gkn.ops import Backend, full_precision, quadrature
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, make_balls
@@ -35,9 +35,10 @@ class Multigrid(Model):
         levels    number of levels, the first with all points
         kernel    sizes of the hidden layers of the kernels
         radius    of the balls of the first level, the r of the graph rule, in units of the longest side of the training domains
+        periodic  axes along which balls wrap around and kernels see differences of coordinates only
     """
 
-    settings = ("width", "cycles", "levels", "radius", "kernel", "features")
+    settings = ("width", "cycles", "levels", "radius", "kernel", "features", "periodic")
     form = 2  # SiLU and differences
     at_queries = True
     radius: float
@@ -54,6 +55,7 @@ class Multigrid(Model):
         kernel: Sequence[int] = (32, 16),
         radius: float = 0.05,
         features: Sequence[int] | None = None,
+        periodic: Sequence[int] = (),
         recompute: bool | None = None,
         backend: Backend | None = None,
     ) -> None:
@@ -64,6 +66,7 @@ class Multigrid(Model):
         self.width, self.cycles, self.levels = width, cycles, levels
         self.kernel, self.radius = tuple(kernel), float(radius)
         self.features = chosen_features("Multigrid", features, in_channels)
+        self.periodic = check_periodic("Multigrid", periodic, dim)
         self.recompute, self.backend = recompute, backend
         self.P = nn.Linear(dim + in_channels, 2 * width)
         self.lift = nn.Linear(2 * width, width)
@@ -76,7 +79,7 @@ class Multigrid(Model):
         """Suggest what `NearFar` suggests, on all points of a sample: levels of drawn nodes would differ in every epoch."""
         suggested = NearFar.defaults(dataset)
         radius = suggested.settings["radius"] / 2
-        settings = {name: value for name, value in suggested.settings.items() if name != "periodic"} | {"radius": radius}
+        settings = {**suggested.settings, "radius": radius}
         rule = {"kind": "Radius", "r": radius}
         return Defaults(settings, rule, "nearfar", suggested.changes, weighted=True, smoothing=suggested.smoothing)
 
@@ -88,7 +91,10 @@ class Multigrid(Model):
     ) -> list[Any]:
         """Return the second level, what the first two levels send in every cycle, and the values of the first level."""
         points, x, a = x, *self._ready(graph, x, a)
-        quadrature(weights, graph, False)  # raises now if they make no sense
+        images = graph.images
+        quadrature(
+            weights if images is None or weights is None else images.lend(weights), graph, False
+        )  # raises if they are wrong
         if not len(x):
             return [None] * (self.cycles + 1) + [self._lifted(x, a)]
         self._check_one_set(graph)
@@ -124,7 +130,9 @@ class Multigrid(Model):
         within, up = self._ball(graph, queries, all_nodes, self.radius, weights), None
         if second is not None:
             r, coarse = 2 * self.radius, (all_nodes[0][second.nodes], all_nodes[1][second.nodes])
-            up = self._ball(radius_graph(nodes[0][second.nodes], points, r), queries, coarse, r, second.weights)
+            periods = None if graph.images is None else graph.images.periods
+            between = graph_between(nodes[0][second.nodes], points, r, periods)
+            up = self._ball(between, queries, coarse, r, second.weights)
         v = self._lifted(*queries)
         for cycle in range(self.cycles):
             sent, above = states[cycle + 1]
@@ -140,18 +148,21 @@ class Multigrid(Model):
             u: Tensor = self.Q(self.norm(v))
         return u
 
+    def levels_of_rows(self, graph: Graph, x: Tensor, weights: Tensor | None) -> list[Tensor]:
+        return [level.nodes for level in levels_of(graph, x, weights, self.radius, self.levels)]
+
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         return fixed
 
     def _lifted(self, x: Tensor, a: Tensor) -> Tensor:
         """v = lift(gelu(P(x, a))), not rounded by autocast: the stages add to it."""
-        v: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([x, a], 1))))
+        v: Tensor = self.lift(nn.functional.gelu(self.P(torch.cat([self._located(x), a], 1))))
         return v.to(x.dtype)
 
     def _stages(self, cycle: int) -> list[Stage]:
         return cast(list[Stage], [*self.stages[cycle * self.levels : (cycle + 1) * self.levels]])
 
-    def _balls(self, graph: Graph, levels: list[Level], i: int, x: Tensor, a: Tensor) -> dict[str, Balls]:
+    def _balls(self, graph: Graph, levels: list[Level], i: int, x: Tensor, a: Tensor) -> dict[str, Lent]:
         """Return the integrals of level i: within it, down from the level before, and up to the level before."""
         level, r = levels[i], self.radius * 2**i
         here = x[level.nodes], a[level.nodes]
@@ -170,10 +181,26 @@ class Multigrid(Model):
         sources: tuple[Tensor, Tensor],
         radius: float,
         weights: Tensor | None,
-    ) -> Balls:
+    ) -> Lent:
+        images = graph.images
+        if images is not None:
+            sources = images.points(sources[0]), images.lend(sources[1])
+            weights = None if weights is None else images.lend(weights)
         of_x, of_y = (ball_features(x, a, radius, self.features) for x, a in (targets, sources))
         where = Neighbourhoods(graph, of_x, of_y, self.dim, weights)
-        return make_balls(where, self._stages(0)[0].within, 3 * self.cycles, recompute=self.recompute, backend=self.backend)
+        kernel, uses = self._stages(0)[0].within, 3 * self.cycles
+        return Lent(make_balls(where, kernel, uses, recompute=self.recompute, backend=self.backend), images)
+
+
+class Lent:
+    """Integrals over balls that reach across periodic faces: images of the sources have the values of the sources."""
+
+    def __init__(self, balls: Balls, images: Images | None) -> None:
+        self.balls, self.images = balls, images
+
+    def __call__(self, kernel: Kernel, sources: Tensor, targets: Tensor | None = None) -> Tensor:
+        found: Tensor = self.balls(kernel, sources if self.images is None else self.images.lend(sources), targets)
+        return found
 
 
 class Stage(nn.Module):
@@ -182,10 +209,10 @@ class Stage(nn.Module):
     def __init__(self, model: Multigrid, last: bool) -> None:
         super().__init__()
         size, width = model.dim + len(model.features), model.width
-        self.norm, self.within = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, smooth=True)
+        self.norm, self.within = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, True, model.periodic)
         if not last:
-            self.norm_down, self.to_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, smooth=True)
-            self.norm_up, self.from_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, smooth=True)
+            self.norm_down, self.to_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, True, model.periodic)
+            self.norm_up, self.from_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, True, model.periodic)
         self.norm_after = nn.LayerNorm(width)
         self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
@@ -199,11 +226,11 @@ class Stage(nn.Module):
         sent: Tensor = self.norm_up(v)
         return sent
 
-    def down(self, v: Tensor, before: Tensor, balls: Balls) -> Tensor:
+    def down(self, v: Tensor, before: Tensor, balls: Lent) -> Tensor:
         """Return the next level's values, given this one's."""
         return v + balls(self.to_next, self.norm_down(before)).to(v.dtype)
 
-    def up(self, v: Tensor, sent: Tensor, above: Tensor | None, within: Balls, up: Balls | None) -> Tensor:
+    def up(self, v: Tensor, sent: Tensor, above: Tensor | None, within: Lent, up: Lent | None) -> Tensor:
         """Return this level's values after the integrals within it and from the level above, and the network."""
         v = v + within(self.within, sent, self.sends(v)).to(v.dtype)
         if above is not None and up is not None:
