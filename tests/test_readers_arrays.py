@@ -7,7 +7,7 @@ import scipy.io
 import torch
 
 from gkn import Grid
-from gkn.data.readers import ReadOptions, UnreadableFile, read_file
+from gkn.data.readers import ReadOptions, UnreadableFile, import_files, read_file
 
 K, N = 20, 3
 X = np.random.default_rng(0).random((K, 2))
@@ -215,15 +215,22 @@ def test_plain_mat(tmp_path):
 
 
 def test_burgers(tmp_path):
-    first, later = torch.rand(5, 8, dtype=torch.float64), torch.rand(5, 3, 8, dtype=torch.float64)
-    torch.save({"input": first, "output": later, "visc": torch.full((1, 1), 0.01)}, tmp_path / "x.pt")
+    states = torch.rand(5, 3, 8, dtype=torch.float64)
+    first = states[:, 0]
+    torch.save({"input": first, "output": states, "visc": torch.full((1, 1), 0.01)}, tmp_path / "x.pt")
     content = read(tmp_path / "x.pt")
     assert content.domain == Grid(8, 1, periodic=True, nodes="left")
-    assert torch.equal(content.fields["u0"], first)
-    assert torch.equal(content.fields["u"], later[:, -1])
-    assert content.inputs == ("u0",)
-    assert content.parameters["visc"].tolist() == pytest.approx([0.01] * 5)
-    assert content.notes == ("u is the last of 3 times; the others are not read",)
+    assert torch.equal(content.fields["u"], states.flatten(0, 1))
+    assert content.series == tuple(i for i in range(5) for _ in range(3))
+    assert content.parameters["visc"].tolist() == pytest.approx([0.01] * 15)
+    assert content.parameters["time"][:6].tolist() == [0, 0.5, 1, 0, 0.5, 1]
+    assert content.notes == ("the 3 times of each trajectory are taken as 0 to 1; the file does not have them",)
+    data = import_files(tmp_path / "x.pt", inputs=["visc"])
+    assert torch.equal(data.field("u"), states)
+    assert torch.equal(data.between(0, -1)[4].u[:, 0], states[4, -1])
+    torch.save({"input": first + 1, "output": states}, tmp_path / "x.pt")
+    with pytest.raises(UnreadableFile, match="needed the input as the first of at least two"):
+        read(tmp_path / "x.pt")
     torch.save({"input": first, "output": first}, tmp_path / "y.pt")
     with pytest.raises(UnreadableFile, match=r"input \(5, 8\) and output \(5, 8\); needed \(n, s\) and \(n, times, s\)"):
         read(tmp_path / "y.pt")

@@ -448,7 +448,10 @@ def test_pvd(tmp_path):
     content = read_files(tmp_path / "x.pvd")
     assert content.parameters["time"].tolist() == [0, 0.5, 1]
     assert content.fields["u"].shape == (3, 4)
-    assert content.sources[2] == str(tmp_path / "steps/2.vtu")
+    assert content.sources[2] == f"{tmp_path / 'x.pvd'}, time 1"
+    assert content.series == (0, 0, 0)
+    apart = read_files(tmp_path / "x.pvd", ReadOptions(as_samples=True))
+    assert (apart.series, apart.sources[2]) == ((), str(tmp_path / "steps/2.vtu"))
     pvd(tmp_path / "same.pvd", [(0, "steps/0.vtu")])
     assert not read_files(tmp_path / "same.pvd").parameters
     pvd(tmp_path / "parts.pvd", [(0, "steps/0.vtu"), (0, "steps/1.vtu"), (1, "steps/2.vtu")])

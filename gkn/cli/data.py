@@ -88,6 +88,9 @@ class ImportOptions:
     low: Annotated[float, typer.Option(help="Meaning of False in a boolean coefficient.")] = 3.0
     high: Annotated[float, typer.Option(help="Meaning of True in a boolean coefficient.")] = 12.0
     repair: Annotated[bool, typer.Option(help="Drop flat cells and points that belong to no cell.")] = False
+    as_samples: Annotated[
+        bool, typer.Option(help="Take each state of a series over time as a sample of its own, with the parameter time.")
+    ] = False
     force: Force = False
 
 
@@ -98,7 +101,8 @@ def data_import(options: ImportOptions) -> None:
     if options.nodes not in (None, "vertices", "centres", "left"):
         raise typer.BadParameter(f"{options.nodes!r}: use vertices, centres or left", param_hint="--nodes")
     nodes: Any = options.nodes
-    reading = ReadOptions(nodes, options.low, options.high, options.repair, _box(options.box), options.periodic)
+    arrays = (nodes, options.low, options.high, options.repair, _box(options.box), options.periodic)
+    reading = ReadOptions(*arrays, options.as_samples)
     content = read_files(options.files, reading, options.parameters)
 
     def report(line: str) -> None:
@@ -134,7 +138,8 @@ def data_info(path: DatasetPath) -> None:
         "seed": "none" if manifest.seed is None else str(manifest.seed),
         "samples": str(manifest.n) if manifest.complete else f"{stored.n} of {manifest.n}: unfinished",
         "domain": described(stored.common_domain),
-        "fields": f"{', '.join(manifest.inputs)} -> {', '.join(manifest.outputs)}",
+        "fields": f"{', '.join(manifest.inputs)} -> {', '.join(manifest.outputs)}"
+        + (" over time" if manifest.evolving else ""),
         "on disk": f"{sum(shard.bytes for shard in manifest.shards) / 1e6:.1f} MB in {len(manifest.shards)} shards",
         "made with": ", ".join(f"{name} {number}" for name, number in sorted(manifest.versions.items())),
         "hash": manifest.hash,

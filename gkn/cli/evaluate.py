@@ -11,6 +11,7 @@ import typer
 from gkn.cli.judge import judge
 from gkn.cli.options import verb
 from gkn.cli.shell import Best, DatasetPath, Device, L, M, R, RunPath, console, load_chosen, plain, warn, way_named
+from gkn.cli.train import in_time
 from gkn.data.dataset import Dataset, described
 from gkn.data.split import Split
 from gkn.operator.evaluate import judgeable
@@ -43,6 +44,10 @@ class EvalOptions:
     samples: Annotated[
         str | None, typer.Option(metavar="START:STOP", help="Of those, use only a range: :8 the first 8, -40: the last 40.")
     ] = None
+    frames: Annotated[
+        str | None, typer.Option(metavar="FIRST:LAST", help="Of trajectories: these times only; the first are given.")
+    ] = None
+    step: Annotated[float | None, typer.Option(help="Of trajectories: the longest step. By default that of training.")] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0
     best: Best = None
     out: Annotated[Path | None, typer.Option(help="The JSON file. By default eval.json in the run's folder.")] = None
@@ -54,7 +59,7 @@ def evaluate(options: EvalOptions) -> None:
     """Evaluate an operator: relative l2 errors per field, at any resolution, beside those of trivial answers; and a report."""
     chosen = way_named(options.how, options.m, options.l)
     operator = load_chosen(options.run, options.best, device_named(options.device))
-    whole = Dataset.open(options.data)
+    whole = in_time(Dataset.open(options.data), options.frames, operator.about.get("between"))
     part, train, what = _chosen(operator, whole, options.on)
     if options.samples is not None:
         part = part.take(_range(options.samples, len(part)))
@@ -67,7 +72,7 @@ def evaluate(options: EvalOptions) -> None:
     for k in options.every or [1]:
         some, learned = part.every(k), None if train is None else train.every(k)
         console.print(plain(_points(some)), soft_wrap=True)
-        way = {"how": chosen, "r": options.r, "seed": options.seed}
+        way = {"how": chosen, "r": options.r, "seed": options.seed, "step": options.step}
         found, trivial = judge(operator, some, learned, where_to.parent, what, options.run, **way)
         beside = {name: each.json() for name, each in trivial.items()}
         rows.append(
@@ -133,4 +138,4 @@ def _range(text: str, count: int) -> range:
 
 
 def _points(dataset: Dataset) -> str:
-    return described(dataset.domain) if dataset.one_domain else f"{len(dataset[0].domain)} points and others"
+    return described(dataset.domain) if dataset.one_domain else f"{len(dataset.domain_of(0))} points and others"

@@ -12,8 +12,10 @@ from gkn.cli.shell import progress_bar
 from gkn.data.dataset import Dataset
 from gkn.operator.evaluate import Errors, judgeable, relative_l2
 from gkn.operator.operator import Operator
+from gkn.operator.over_time import rollout_errors
 from gkn.operator.report import error_table, write_report
 from gkn.operator.trivial import compared, trivial_errors
+from gkn.operator.ways import Exact
 
 
 def judge(
@@ -31,15 +33,21 @@ def judge(
         warn(text)
     if not len(test):
         raise ValueError("no sample is left to be judged")
-    with progress_bar("eval") as progress:
-        found = relative_l2(operator, test, **way, progress=progress)
     known = train is not None and what not in ("train", "all")  # learned samples are their own nearest ones
-    trivial = trivial_errors(operator, train, test) if known and train is not None else {}
+    with progress_bar("eval") as progress:
+        if test.in_time:
+            _only_steps(way)
+            rolled = rollout_errors(operator, test, step=way.get("step"), train=train if known else None, progress=progress)
+            found, trivial = rolled, dict(rolled.trivial)
+        else:
+            way = {name: value for name, value in way.items() if name != "step"}
+            found = relative_l2(operator, test, **way, progress=progress)
+            trivial = trivial_errors(operator, train, test) if known and train is not None else {}
     header, rows = error_table(found, trivial, test)
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(plain(cell) for cell in row))
-    console.print(f"relative l2 error on {len(test)} {what} samples")
+    console.print(f"relative l2 error on {len(test)} {what} {'trajectories, rolled out' if test.in_time else 'samples'}")
     console.print(table)
     warnings = [*found.cautions(), *compared(found, trivial)]
     for text in warnings:
@@ -48,3 +56,9 @@ def judge(
     report = write_report(folder, title, operator, test, found, trivial, warnings, what, way.get("how"), run)
     console.print(f"the report: {plain(report)}", soft_wrap=True)
     return found, trivial
+
+
+def _only_steps(way: dict[str, Any]) -> None:
+    """Raise an error for ways of evaluation that rollouts do not have."""
+    if way.get("r") is not None or way.get("how", Exact()) != Exact():
+        raise ValueError("trajectories are rolled out on all points with the radius of training; leave out --how, --m and --r")

@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from gkn.cli.forecast import forecast
 from gkn.cli.options import verb
 from gkn.cli.shell import Best, Device, L, M, R, console, load_chosen, plain, progress_bar, settings, warn, way_named
 from gkn.data import writers
 from gkn.data.readers import READERS, FileSample, ReadOptions, listed_files, parameters_of, read_points, read_sample
 from gkn.data.readers.join import in_space
+from gkn.data.writers.series import ENDINGS
 from gkn.geometry.cloud import Cloud
 from gkn.operator.evaluate import MUCH, ratio_to_variation, relative_errors
 from gkn.operator.operator import Operator
@@ -57,6 +59,14 @@ class PredictOptions:
     m: M = None
     l: L = 1
     r: R = None
+    times: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T1,T2,... or START:STOP:COUNT",
+            help=f"Roll out to these times; the answer is a series: {', '.join(ENDINGS)}.",
+        ),
+    ] = None
+    step: Annotated[float | None, typer.Option(help="With --times: the longest step. By default that of training.")] = None
     sample: Annotated[int, typer.Option(min=0, help="Number of the sample, if the file has several.")] = 0
     repair: Annotated[bool, typer.Option(help="Drop flat cells and points that belong to no cell.")] = False
     best: Best = None
@@ -74,8 +84,13 @@ def predict(options: PredictOptions) -> None:
     chosen = None if options.how is None and options.m is None else way_named(options.how or "exact", options.m, options.l)
     if chosen is not None and not isinstance(chosen, How):
         raise typer.BadParameter("sampled is for eval; to predict use exact, spread, support or partition", param_hint="--how")
+    if options.times is not None:
+        forecast(options, _operator(options))
+        return
     files = _targets(options)
     operator = _operator(options)
+    if operator.features is not None and operator.features.stepping is not None:
+        raise typer.BadParameter("this operator steps in time; say to which times, e.g. --times 0:1:11", param_hint="--times")
     points = None if options.at is None else read_points(options.at)
     for file, out in files.items():
         console.print(_answer(operator, file, out, options, chosen, points), soft_wrap=True)

@@ -19,6 +19,7 @@ from gkn.cli.shell import Config, DatasetPath, Device, console, literals, plain,
 from gkn.data.dataset import Dataset
 from gkn.data.readers import READING
 from gkn.data.split import Split
+from gkn.data.stepping import Stepping
 from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS
@@ -88,6 +89,21 @@ class TrainOptions:
     precision: Annotated[str | None, typer.Option(help="fp64, fp32, tf32 or bf16. By default fp32; on a GPU less.")] = None
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything that is drawn. By default 0.")] = None
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other entry of the recipe.")] = None
+    steps: Annotated[
+        str | None, typer.Option(help="Of trajectories: learn steps from each time to the next (one), or to all later (all).")
+    ] = None
+    target: Annotated[
+        str | None, typer.Option(help="Of trajectories: what a step predicts: value, difference or quotient.")
+    ] = None
+    longest: Annotated[float | None, typer.Option(help="With --steps all: the longest step. By default half of all.")] = None
+    history: Annotated[int | None, typer.Option(min=1, help="Of trajectories: number of states that a step sees.")] = None
+    clock: Annotated[bool | None, typer.Option(help="Of trajectories: the time itself is an input. By default it is.")] = None
+    frames: Annotated[
+        str | None, typer.Option(metavar="FIRST:LAST", help="Of trajectories: use these times only, e.g. :40 for the first 40.")
+    ] = None
+    between: Annotated[
+        str | None, typer.Option(metavar="FIRST,LAST", help="Of trajectories: learn the map between two times, e.g. 0,-1.")
+    ] = None
     weighted: Annotated[bool | None, typer.Option(help="Count with quadrature weights. By default as the model needs.")] = None
     unit: Annotated[list[str] | None, typer.Option(metavar="FIELD=UNIT", help="Units of fields, for the record.")] = None
     patience: Annotated[
@@ -108,6 +124,18 @@ class TrainOptions:
     tensorboard: Annotated[bool, typer.Option(help="Also write for TensorBoard.")] = False
     config: Config = None
 
+    def stepping(self) -> Stepping | None:
+        """Return how to learn steps, if anything was said about it."""
+        given: dict[str, Any] = {
+            "pairs": self.steps,
+            "target": self.target,
+            "longest": self.longest,
+            "history": self.history,
+            "clock": self.clock,
+        }
+        known = {name: value for name, value in given.items() if value is not None}
+        return Stepping(**known) if known else None
+
     def recipe_changes(self) -> dict[str, Any]:
         """Return the entries of the recipe that were given."""
         given = {name: getattr(self, name) for name in ("epochs", "batch", "lr", "seed", "precision", "patience")}
@@ -125,11 +153,12 @@ def train(options: TrainOptions) -> None:
         raise ValueError(f"no model {options.model!r}; there are {', '.join(MODELS)}")
     whole = Dataset.open(options.data)
     split = _split(options, whole)  # by any parameter, also one that is no input
-    whole = whole.using(options.inputs, options.outputs)
+    whole = in_time(whole.using(options.inputs, options.outputs), options.frames, options.between)
     parts, validation = _data(options, whole, split)
     start = None if options.start is None else load(options.start, best=True)
     about = {"command": shlex.join(["gkn", *sys.argv[1:]]), "device": _described(device), "split": split.json()}
     origin = {} if whole.manifest is None else whole.manifest.origin
+    about |= {"between": options.between} if options.between else {}
     about |= {"reading": {key: origin[key] for key in READING if key in origin}} if origin.get("name") == "import" else {}
     with training_bar(options.out.name) as report:
         operator = fit(
@@ -146,6 +175,7 @@ def train(options: TrainOptions) -> None:
             evaluate_every=options.evaluate_every,
             out=options.out,
             weighted=options.weighted,
+            stepping=options.stepping(),
             units=_units(options.unit or []),
             about=about,
             device=device,
@@ -173,6 +203,24 @@ def train(options: TrainOptions) -> None:
         what = "test" if split.test else "validation"
         console.print("the best network, by the validation samples:" if split.validation else "the last network:")
         judge(best, whole.take(judged).every(every), whole.take(split.train).every(every), options.out, what)
+
+
+def in_time(dataset: Dataset, frames: str | None, between: str | None) -> Dataset:
+    """Return trajectories with some of their times, or samples between two of them; others as they are."""
+    if (frames or between) and not dataset.in_time:
+        raise ValueError("--frames and --between: needed trajectories; these samples have no time")
+    if frames is not None:
+        start, colon, stop = frames.partition(":")
+        if not colon or not all(each.removeprefix("-").isdecimal() for each in (start, stop) if each):
+            raise typer.BadParameter(f"{frames!r}: needed FIRST:LAST, e.g. :40", param_hint="--frames")
+        dataset = dataset.window(int(start) if start else None, int(stop) if stop else None)
+    if between is not None:
+        try:
+            first, last = map(int, between.split(","))
+        except ValueError:
+            raise typer.BadParameter(f"{between!r}: needed FIRST,LAST, e.g. 0,-1", param_hint="--between") from None
+        dataset = dataset.between(first, last)
+    return dataset
 
 
 def _split(options: TrainOptions, whole: Dataset) -> Split:
@@ -229,7 +277,8 @@ def _rules(options: TrainOptions, parts: list[Dataset]) -> list[Rule] | None:
     if options.r is None and options.m is None and options.mixed is None:
         return None
     frame = Frame.of(domain for part in parts for domain in part.domains())
-    framed = [part.framed(frame) for part in parts]
+    samples = [part.pairs(options.stepping()) if part.in_time else part for part in parts]
+    framed = [part.framed(frame) for part in samples]
     usual = rule_from(MODELS[options.model].defaults(framed[0], options.recipe).rule).scaled(frame.scale)
     rule = usual.whole(options.r) if options.m is None else usual.sampled(options.m, options.l, options.r)
     if options.mixed is None:

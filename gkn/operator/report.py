@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gkn.data.dataset import Dataset
 from gkn.geometry.domain import Domain
 from gkn.operator.evaluate import Errors
 from gkn.operator.operator import Operator
+from gkn.operator.rollout import Law, roll_out
 from gkn.operator.runs import METRICS
 from gkn.operator.ways import Exact, How, Test
 from gkn.system.files import read_regular
@@ -48,13 +50,17 @@ def write_report(
     for text in warnings:
         page.text(f"Warning: {text}.")
     page.text(f"{operator!r}", small=True)
-    page.heading(f"Relative l2 error on {len(dataset)} {what} samples")
+    page.heading(f"Relative l2 error on {len(dataset)} {what} {'trajectories' if dataset.in_time else 'samples'}")
     page.table(*error_table(errors, trivial, dataset))
     page.text(
         "|answer - truth| / |truth|, with norms that are integrals over the domain; a vector counts as one field. Below each "
         "field: what trivial answers have.",
         small=True,
     )
+    if errors.over_time:
+        save_figure(draw_errors(errors), folder / "over_time.png")
+        page.heading("Error over time")
+        page.picture(folder / "over_time.png", "mean relative error of rollouts over time, beside trivial forecasts")
     metrics = (run or folder) / METRICS
     if metrics.is_file() and metrics.stat().st_size:
         page.heading("Learning curves")
@@ -67,9 +73,10 @@ def write_report(
         i = int(place)
         page.heading(f"The {which} answer: sample {dataset.label(i)}, error {float(errors.each[i]):.4f}")
         picture = folder / f"{which}.png"
-        save_figure(draw_sample(operator, dataset, i, how), picture)
+        drawn = draw_rollout(operator, dataset, i) if dataset.in_time else draw_sample(operator, dataset, i, how)
+        save_figure(drawn, picture)
         page.picture(picture, f"inputs, truth, answer and difference of sample {dataset.label(i)}")
-        way = _way(operator, dataset[i].domain, how)
+        way = _way(operator, dataset.domain_of(i), how)
         if way != Exact():
             page.text(f"The picture is computed with {way}.", small=True)
     page.heading("Settings and machine")
@@ -95,6 +102,35 @@ def error_table(
 def _way(operator: Operator, domain: Domain, how: Test | None) -> How:
     """Return the way to predict on all points of a sample: the given one, or the usual one."""
     return how if isinstance(how, How) and how != Exact() else operator.usual_way(domain)
+
+
+def draw_errors(errors: Errors) -> Any:
+    """Draw the mean errors of rollouts over time, field by field, beside those of trivial forecasts."""
+    from gkn.data.plot_states import draw_over_time
+
+    curves = {name: (errors.times, each.mean(0).tolist()) for name, each in errors.over_time.items()}
+    for what, other in errors.trivial.items():
+        for name, each in other.over_time.items():
+            curves[f"{name}: {what.partition(':')[0]}"] = (other.times, each.mean(0).tolist())
+    return draw_over_time(curves)
+
+
+def draw_rollout(operator: Operator, dataset: Dataset, i: int) -> Any:
+    """Draw one trajectory: truth, answer and difference of each field at a few times; vectors by their length."""
+    from gkn.data.plot_states import draw_states
+
+    law = Law.of(operator)
+    trajectory, history = dataset.using(law.static, law.states).trajectory(i), law.stepping.history
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when it was evaluated
+        found = roll_out(operator, trajectory).stack()
+    times, truth = trajectory.times[history:].tolist()[: len(found)], trajectory.u[history:][: len(found)].double()
+    fields = {}
+    for name, (start, stop) in dataset.output_fields.items():
+        both = [x[..., start:stop] for x in (truth, found)]
+        many = stop - start > 1
+        fields[f"|{name}|" if many else name] = [x.norm(dim=-1) if many else x[..., 0] for x in both]
+    return draw_states(trajectory.domain, times, fields)
 
 
 def draw_sample(operator: Operator, dataset: Dataset, i: int, how: Test | None = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,12 @@ def plain(path: Path, arrays: Mapping[str, Array], options: ReadOptions) -> Cont
     all others               fields (K,), (n, K), (K, c) or (n, K, c); parameters () or (n,)
 
     Without points, arrays (n, s), (n, s, s) or (n, s, s, s) are fields on a grid.
+
+    With an array `times`, (T,) or (n, T), fields may have an axis of times before that of the points: (T, K) or (n, T, K), with
+    components (T, K, c) or (n, T, K, c), and (T, s, ...) or (n, T, s, ...) on a grid.
     """
+    if "times" in arrays:
+        return with_times(path, arrays, options)
     given = {name: array if is_geometry(name) else numbers(path, name, array) for name, array in arrays.items()}
     if "points" not in given:
         extra = [name for name in given if is_geometry(name)]
@@ -226,3 +232,53 @@ def finite_bounds(path: Path, options: ReadOptions) -> tuple[float, float]:
     if not (math.isfinite(options.low) and math.isfinite(options.high)):
         raise UnreadableFile(f"{path}: low = {options.low} and high = {options.high} must be finite")
     return options.low, options.high
+
+
+def with_times(path: Path, arrays: Mapping[str, Array], options: ReadOptions) -> Content:
+    """Read named arrays with times: every state becomes a sample with the parameter `time`, part of a trajectory."""
+    times = numbers(path, "times", arrays["times"]).astype(np.float64)
+    rest = {name: array for name, array in arrays.items() if name != "times"}
+    if times.ndim == 2 and times.shape[1] == 1:
+        times = times.reshape(-1)  # a column
+    if times.ndim not in (1, 2) or times.shape[-1] < 2:
+        raise UnreadableFile(f"{path}: times of shape {times.shape}; needed (T,) or (n, T), at least two")
+    if not np.isfinite(times).all() or (np.diff(times) <= 0).any():
+        raise UnreadableFile(f"{path}: the times do not increase; sort the frames, and remove those that are there twice")
+    T = times.shape[-1]
+    if rest.get("points", np.zeros(0)).ndim == 3:
+        raise UnreadableFile(f"{path}: points per sample and times; write a file for each trajectory")
+    K = len(rest["points"]) if "points" in rest else None
+    fields = {name: array for name, array in rest.items() if not is_geometry(name)}
+    moving = {name: _axis_of_times(array, T, K) for name, array in fields.items()}
+    axes = {axis for axis in moving.values() if axis is not None}
+    if not axes:
+        raise UnreadableFile(f"{path}: {T} times, but no field of (T, points) or (n, T, points)")
+    if len(axes) > 1:
+        raise UnreadableFile(f"{path}: some fields have one trajectory, others several; write all as (n, T, points)")
+    n = 1 if axes == {0} else next(len(fields[name]) for name, axis in moving.items() if axis == 1)
+    if times.ndim == 2 and len(times) != n:
+        raise UnreadableFile(f"{path}: times of {len(times)} trajectories, fields of {n}")
+    flat = {name: array for name, array in rest.items() if is_geometry(name)}
+    for name, array in fields.items():
+        if moving[name] is None:
+            flat[name] = np.repeat(array, T, 0) if array.ndim and len(array) == n and n > 1 else array
+            if n == 1 and K is not None and array.shape[:1] == (K,):
+                flat[name] = np.repeat(array[None], T, 0)
+        else:
+            states = array if moving[name] == 1 else array[None]
+            if states.shape[:2] != (n, T):
+                raise UnreadableFile(f"{path}: field {name} of shape {array.shape}; needed {n} trajectories of {T} times")
+            flat[name] = states.reshape(n * T, *states.shape[2:])
+    content = plain(path, flat, options)
+    time = torch.from_numpy(np.broadcast_to(times, (n, T)).copy()).reshape(-1)
+    series = tuple(i for i in range(n) for _ in range(T))
+    return replace(content, parameters={**content.parameters, "time": time}, series=series)
+
+
+def _axis_of_times(array: Array, T: int, K: int | None) -> int | None:
+    """Return the number of the axis of times of an array, or None if it has none. K is None for values on a grid."""
+    for axis in (1, 0):
+        after = array.shape[axis + 1 :]
+        if array.shape[axis : axis + 1] == (T,) and after and (K is None or after[0] == K):
+            return axis
+    return None

@@ -34,6 +34,7 @@ class Content:
     missing       fields and parameters that only some of several files have, each with a file that lacks it
     table_inputs  parameters of an explicit table, which are inputs whatever else is chosen
     flat_axes     axes of the file that were dropped because all points have the same coordinate there, with it
+    series        number of the trajectory that each sample is a state of, at the time of the parameter `time`; empty: of none
     """
 
     domain: Domain | list[Domain]
@@ -48,6 +49,7 @@ class Content:
     missing: Mapping[str, str] = field(default_factory=dict)
     table_inputs: tuple[str, ...] = ()
     flat_axes: Mapping[int, float] = field(default_factory=dict)
+    series: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         if self.sources:
@@ -72,6 +74,7 @@ class ReadOptions:
     repair     drop points without cells, instead of refusing such a mesh
     box        lower and upper corner of the box of arrays without coordinates; None is the unit box
     periodic   True if arrays without coordinates are periodic
+    as_samples True if the states of a trajectory are samples of their own, with the parameter `time`
     """
 
     nodes: Nodes | None = None
@@ -80,6 +83,7 @@ class ReadOptions:
     repair: bool = False
     box: tuple[Sequence[float], Sequence[float]] | None = None
     periodic: bool = False
+    as_samples: bool = False
 
     def json(self) -> dict[str, Any]:
         """Return the options that say how arrays are to be understood, as they are kept with a dataset and an operator."""
@@ -111,6 +115,17 @@ def reader(*endings: str) -> Callable[[Reader], Reader]:
     return register
 
 
+def file_of(source: str) -> str:
+    """Return the file that a sample came from, without the number of the sample in it."""
+    return source.split(", sample ")[0].split(", time ")[0]
+
+
+def without_series(content: Content, options: ReadOptions) -> Content:
+    """Return the content with its states as samples of their own if that was asked for, or if there is one state only."""
+    alone = len({*content.series}) == len(content.series)
+    return replace(content, series=()) if options.as_samples or alone else content
+
+
 def read_file(path: Path, options: ReadOptions) -> Content:
     """Read one file. Whatever goes wrong inside a parser becomes an `UnreadableFile` with the name of the file."""
     check_regular(path)
@@ -122,7 +137,7 @@ def read_file(path: Path, options: ReadOptions) -> Content:
         content = READERS[ending](path, options)
         n = len(content)
         names = (str(path),) if n == 1 else tuple(f"{path}, sample {i}" for i in range(n))
-        return content if content.sources else replace(content, sources=names)
+        return without_series(content if content.sources else replace(content, sources=names), options)
     except (UnreadableFile, ImportError):
         raise
     except MemoryError as error:

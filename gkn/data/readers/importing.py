@@ -18,9 +18,10 @@ from gkn.data.dataset import Dataset
 from gkn.data.foreign.raw import Array, UnreadableFile
 from gkn.data.groups import component_names
 from gkn.data.readers.csv import read_table
-from gkn.data.readers.format import READERS, Content, Field, Nodes, ReadOptions, read_file
-from gkn.data.readers.join import in_space, joined
+from gkn.data.readers.format import READERS, Content, Field, Nodes, ReadOptions, file_of, read_file
+from gkn.data.readers.join import in_space, joined, names_of
 from gkn.data.readers.report import describe
+from gkn.data.readers.series import trajectories_of
 from gkn.geometry.cloud import Cloud
 from gkn.geometry.domain import Domain
 from gkn.geometry.mesh import Mesh
@@ -44,9 +45,10 @@ def import_files(
     repair: bool = False,
     box: tuple[Sequence[float], Sequence[float]] | None = None,
     periodic: bool = False,
+    as_samples: bool = False,
     report: Callable[[str], object] | None = None,
 ) -> Dataset:
-    """Read files into one dataset, sample after sample.
+    """Read files into one dataset, sample after sample, or trajectory after trajectory if the files have times.
 
     paths       files, folders, or a pattern such as "run*.vtu"
     outputs     the fields to be learned; a component may be named, too: "stress_xx"
@@ -55,7 +57,7 @@ def import_files(
     report      called with every line of a report on what was read, moved, dropped and not used
     others      see `ReadOptions`
     """
-    content = read_files(paths, ReadOptions(nodes, low, high, repair, box, periodic), parameters)
+    content = read_files(paths, ReadOptions(nodes, low, high, repair, box, periodic, as_samples), parameters)
     if report is not None:
         for line in describe(content):
             report(line)
@@ -123,6 +125,7 @@ def to_dataset(
         raise ValueError(f"{both[0]!r} is named both as an input and as an output")
     if not content.fields and not content.input_fields:
         raise UnreadableFile(f"{_first_file(content)}: no fields in it, only points")
+    wanted = [name for name in wanted if name != "time" or not content.series]
     chosen: dict[str, Any] = {}
     for name in (*wanted, *outputs):
         chosen[name] = _found(content, name, "output" if name in outputs else "input", notes)
@@ -132,21 +135,16 @@ def to_dataset(
     for name, values in chosen.items():
         _check_finite(content, name, values)
     parts = {name.rpartition("_")[0] for name in chosen if name not in content.fields}
-    unused = [name for name in (*content.fields, *content.input_fields, *content.parameters) if name not in {*chosen, *parts}]
+    known = {*chosen, *parts, *(("time",) if content.series else ())}
+    unused = [name for name in (*content.fields, *content.input_fields, *content.parameters) if name not in known]
     if unused:
         notes.append(f"not used: {', '.join(unused)} (name them with --input)")
     if report is not None:
         for note in notes:
             report(f"note: {note}")
-    return Dataset.of(content.domain, chosen, outputs, wanted, files=_names_of(content.sources))
-
-
-def _names_of(sources: Sequence[str]) -> tuple[str, ...]:
-    """Return the file of each sample, relative to the folder that holds them all; none if all come from one file."""
-    if len({source.split(", sample ")[0] for source in sources}) < 2:
-        return ()
-    folder = os.path.commonpath([os.path.dirname(os.path.abspath(source)) for source in sources])
-    return tuple(os.path.relpath(os.path.abspath(source), folder) for source in sources)
+    if content.series:
+        return trajectories_of(content, chosen, outputs, wanted)
+    return Dataset.of(content.domain, chosen, outputs, wanted, files=names_of(content.sources))
 
 
 def _found(content: Content, name: str, role: str, notes: list[str]) -> Field:
@@ -203,7 +201,7 @@ def _text(value: Tensor) -> str:
 
 
 def _first_file(content: Content) -> str:
-    return content.sources[0].split(", sample ")[0] if content.sources else "the files"
+    return file_of(content.sources[0]) if content.sources else "the files"
 
 
 # --- lists of files
@@ -308,9 +306,11 @@ def _matched(path: Path, names: list[str], sources: Sequence[str]) -> Array:
     stems = [Path(source).name for source in sources]
     for source in sources:
         file = Path(source)
-        if stems.count(file.name) > 1 and source not in lines:
+        if stems.count(file.name) > 1 and source not in lines and ", time " not in source:
             raise UnreadableFile(f"{path}: several files are called {file.name}; name them with their folders, as {source}")
-        line = next((lines[each] for each in (source, file.name, file.stem) if each in lines), None)
+        whole = Path(file_of(source))  # a line may be that of all times of a trajectory
+        known = (source, file.name, file.stem, str(whole), whole.name, whole.stem)
+        line = next((lines[each] for each in known if each in lines), None)
         if line is None:
             raise UnreadableFile(f"{path}: no line for {source}")
         order.append(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gkn.data.foreign.raw import UnreadableFile
-from gkn.data.readers.format import Content, Field
+from gkn.data.readers.format import Content, Field, file_of
 from gkn.geometry.domain import Domain
 
 
@@ -56,11 +57,27 @@ def joined(contents: Sequence[Content]) -> Content:
         tuple(source for content in contents for source in content.sources),
         missing,
         flat_axes=first.flat_axes,
+        series=_joined_series(files, contents),
     )
 
 
 def _file(content: Content) -> str:
-    return content.sources[0].split(", sample ")[0] if content.sources else "a file"
+    return file_of(content.sources[0]) if content.sources else "a file"
+
+
+def _joined_series(files: Sequence[str], contents: Sequence[Content]) -> tuple[int, ...]:
+    """Return the trajectory of each sample, numbered through all contents; empty if none has trajectories."""
+    if not any(content.series for content in contents):
+        return ()
+    steady = next((file for file, content in zip(files, contents, strict=True) if not content.series), None)
+    if steady is not None:
+        moving = next(file for file, content in zip(files, contents, strict=True) if content.series)
+        raise UnreadableFile(f"{steady}: no trajectory in it, as there is in {moving}; import them apart, or with as_samples")
+    found: list[int] = []
+    for content in contents:
+        start = max(found, default=-1) + 1
+        found += [start + number for number in content.series]
+    return tuple(found)
 
 
 def _describe(content: Content) -> str:
@@ -119,3 +136,12 @@ def _joined_inputs(files: Sequence[str], contents: Sequence[Content]) -> tuple[D
         if not same or content.input_fields.keys() != first.input_fields.keys():
             raise UnreadableFile(f"{file}: its inputs are given on other points than those of {files[0]}; import it apart")
     return first.input_domain, {name: torch.cat([c.input_fields[name] for c in contents]) for name in first.input_fields}
+
+
+def names_of(sources: Sequence[str]) -> tuple[str, ...]:
+    """Return the file of each sample, relative to the folder that holds them all; none if all come from one file."""
+    sources = [file_of(source) for source in sources]
+    if len({*sources}) < 2:
+        return ()
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(source)) for source in sources])
+    return tuple(os.path.relpath(os.path.abspath(source), folder) for source in sources)

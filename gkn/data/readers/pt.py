@@ -8,6 +8,7 @@ import re
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,7 +61,7 @@ def _darcy(path: Path, tensors: dict[str, Tensor], options: ReadOptions) -> Cont
 
 
 def _burgers(path: Path, tensors: dict[str, Tensor], options: ReadOptions) -> Content:
-    """Return the first and the last time of a periodic function on an interval."""
+    """Return the states of periodic functions on an interval. The file does not have their times: they are 0 to 1."""
     given, found = (numbers(path, name, tensors[name].numpy()) for name in ("input", "output"))
     if given.ndim != 2 or found.ndim != 3 or found.shape[::2] != given.shape or not found.shape[1]:
         raise UnreadableFile(f"{path}: input {given.shape} and output {found.shape}; needed (n, s) and (n, times, s)")
@@ -70,12 +71,18 @@ def _burgers(path: Path, tensors: dict[str, Tensor], options: ReadOptions) -> Co
         for name, each in tensors.items()
         if name not in ("input", "output") and each.numel() in (1, n) and each.dtype.is_floating_point
     }
+    times = found.shape[1]
+    states = torch.from_numpy(found).reshape(n * times, s)
+    if times == 1 or not np.array_equal(found[:, 0], given):
+        raise UnreadableFile(f"{path}: output of {times} times; needed the input as the first of at least two")
+    parameters = {name: values.repeat_interleave(times) for name, values in parameters.items()}
+    parameters["time"] = torch.linspace(0, 1, times, dtype=torch.float64).repeat(n)
     return Content(
         grid_of(path, (s,), options, "left", periodic=True),
-        {"u0": torch.from_numpy(given), "u": torch.from_numpy(found[:, -1].copy())},
+        {"u": states},
         parameters,
-        inputs=("u0",),
-        notes=(f"u is the last of {found.shape[1]} times; the others are not read",),
+        notes=(f"the {times} times of each trajectory are taken as 0 to 1; the file does not have them",),
+        series=tuple(i for i in range(n) for _ in range(times)),
     )
 
 

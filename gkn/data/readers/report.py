@@ -15,7 +15,10 @@ def describe(content: Content) -> list[str]:
     counts = [len(domain) for domain in domains]
     points = f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     kind = "one domain for all" if len(domains) == 1 else "a domain per sample"
-    lines = [f"samples: {len(content)}", f"points: {points} in {domains[0].dim} dimensions, {kind} ({domains[0].kind})"]
+    count = (
+        f"trajectories: {len({*content.series})}, with {len(content)} states" if content.series else f"samples: {len(content)}"
+    )
+    lines = [count, f"points: {points} in {domains[0].dim} dimensions, {kind} ({domains[0].kind})"]
     cells: Counter[str] = Counter()
     for domain in domains:
         cells.update({name: count for name, count in domain.cell_counts().items() if name != "vertex"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import lzma
+import math
 import re
 import zlib
 from collections import Counter
@@ -87,7 +88,7 @@ def read_vtu(path: Path, options: ReadOptions) -> Content:
 
 @reader(".pvd")
 def read_pvd(path: Path, options: ReadOptions) -> Content:
-    """Read the files in the order of the list. Their times become the parameter `time` if they differ."""
+    """Read the files in the order of their times. They are the states of one trajectory if the times differ."""
     root = _parse(path, path.read_bytes())
     entries = root.findall("Collection/DataSet")
     if root.tag != "VTKFile" or not entries:
@@ -112,12 +113,18 @@ def read_pvd(path: Path, options: ReadOptions) -> Content:
         raise UnreadableFile(
             f"{path}: lists {most} files for time {twice:g}; needed one file per time, so join the parts first"
         )
+    if timed and not all(map(math.isfinite, times)):
+        raise UnreadableFile(f"{path}: a time in it is not finite")
+    order = sorted(range(len(files)), key=times.__getitem__)
+    files, times = [files[i] for i in order], [times[i] for i in order]
     content = joined([read_file(file, options) for file in files])
     if len({*times}) > 1:
         if "time" in content.parameters or "time" in content.fields:
             raise UnreadableFile(f"{path}: lists times, but its files have a field or parameter 'time' already")
         time = torch.tensor(times, dtype=torch.float64)
-        return replace(content, parameters={**content.parameters, "time": time})
+        numbers, sources = (0,) * len(times), tuple(f"{path}, time {each:g}" for each in times)
+        content = replace(content, parameters={**content.parameters, "time": time})
+        return content if options.as_samples else replace(content, series=numbers, sources=sources)
     return content
 
 

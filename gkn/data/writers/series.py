@@ -1,0 +1,83 @@
+"""Series: the states of a trajectory as a `.pvd` list of `.vtu` files, as one `.npz`, or as an animated `.gif`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+import torch
+
+from gkn.data.writers import check, save
+from gkn.geometry.domain import Domain
+from gkn.system.files import make_folder, write
+
+ENDINGS = (".pvd", ".npz", ".gif")
+
+
+def check_series(path: Path, names: Iterable[str]) -> None:
+    """Raise an error if states with these fields cannot be written to `path`. Called before anything is computed."""
+    if path.suffix.lower() not in ENDINGS:
+        raise ValueError(f"{path}: say what kind of series by its ending: {', '.join(ENDINGS)}")
+    check(path.with_suffix(".npz" if path.suffix.lower() == ".npz" else ".vtu"), names)
+
+
+def save_series(
+    path: Path,
+    domain: Domain,
+    states: Iterable[tuple[float, Mapping[str, Any]]],
+    parameters: Mapping[str, float] | None = None,
+) -> list[float]:
+    """Write states, (time, fields (K,) or (K, c)), as they come; return their times. A `.pvd` keeps none of them in memory.
+
+    Whatever number of states there is in the end, what was written is a complete series.
+    """
+    ending = path.suffix.lower()
+    if ending == ".pvd":
+        return _write_pvd(path, domain, states, parameters or {})
+    times: list[float] = []
+    kept: dict[str, list[Any]] = {}
+    for time, fields in states:
+        times.append(time)
+        for name, values in fields.items():
+            kept.setdefault(name, []).append(np.asarray(values))
+    arrays = {name: np.stack(rows) for name, rows in kept.items()}
+    if ending == ".gif":
+        from gkn.data.plot_states import animate
+
+        shown = {name: x if x.ndim == 2 else np.linalg.norm(x, axis=2) for name, x in arrays.items()}
+        names = {name if arrays[name].ndim == 2 else f"|{name}|": torch.from_numpy(x) for name, x in shown.items()}
+        animate(path, domain, times, names)
+    else:
+        _write_npz(path, domain, times, arrays, parameters or {})
+    return times
+
+
+def _write_pvd(
+    path: Path, domain: Domain, states: Iterable[tuple[float, Mapping[str, Any]]], parameters: Mapping[str, float]
+) -> list[float]:
+    folder, times, entries = path.with_suffix(""), [], []
+    make_folder(folder)
+    for number, (time, fields) in enumerate(states):
+        file = folder / f"{path.stem}_{number:05d}.vtu"
+        save(file, domain, fields, None, parameters)
+        times.append(time)
+        entries.append(f'<DataSet timestep="{time!r}" part="0" file={quoteattr(f"{folder.name}/{file.name}")}/>')
+        head = '<?xml version="1.0"?>\n<VTKFile type="Collection" version="0.1" byte_order="LittleEndian">\n<Collection>\n'
+        write(path, (head + "\n".join(entries) + "\n</Collection>\n</VTKFile>\n").encode())
+    for left in sorted(folder.glob(f"{path.stem}_*.vtu"))[len(times) :]:  # of a longer series that was here before
+        left.unlink()
+    return times
+
+
+def _write_npz(
+    path: Path, domain: Domain, times: list[float], arrays: Mapping[str, Any], parameters: Mapping[str, float]
+) -> None:
+    from gkn.data.writers.npz import npz_arrays, npz_bytes
+
+    geometry = npz_arrays(domain)
+    numbers = {name: np.asarray(float(value)) for name, value in parameters.items()}
+    make_folder(path.parent)
+    write(path, npz_bytes({**geometry, **numbers, "times": np.asarray(times), **arrays}))
