@@ -22,6 +22,12 @@ def test_python(code, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", (ROOT / "docs/time.md").read_text(), re.S))
+def test_python_of_the_page_on_time(code, tmp_path):
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_commands_have_options_that_exist():
     lines = re.findall(r"^    (gkn [^#\n]*)", README, re.M) + re.findall(r"`(gkn [a-z]+ [^`]*--[^`]*)`", README)
     assert len(lines) >= 6

@@ -1,0 +1,1 @@
+"""The suite: many problems, many models, one way to train them."""

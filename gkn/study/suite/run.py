@@ -1,0 +1,302 @@
+"""Running the suite: every cell is a training and its test, kept in a file of its own. All models get the same of everything.
+
+The recipe, the loss, the features and the seconds are those of `NearFar` for every model. The number of epochs follows from the
+seconds that a step takes on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from joblib import Parallel, delayed
+
+from gkn.data.dataset import Dataset
+from gkn.data.generate import followed, interrupts_held_back, leave_stopping_to, make_dataset
+from gkn.data.problems import problem_named
+from gkn.data.sample import BadNumbers
+from gkn.data.stepping import Stepping
+from gkn.models import MODELS, NearFar
+from gkn.operator.operator import Operator
+from gkn.study.suite.tasks import Scale, Task, models_for, ways
+from gkn.study.work import FAILURES, Place, Progress, count_of, provenance
+from gkn.system.files import canonical, digest, make_folder, read_regular, write
+from gkn.train.estimate import seconds_per_step
+from gkn.train.fit import fit
+from gkn.train.setup import Choices, set_up
+
+EVALUATIONS = 4
+"""Of the validation samples during a training."""
+RESERVE = 0.8
+"""Share of the seconds that go into steps; the others are for evaluations between them."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training and its test. `unroll` and the stepping of the task are part of it."""
+
+    task: Task
+    model: str
+    settings: Mapping[str, Any]
+    seconds: float
+    seed: int
+    precision: str
+    unroll: float | None = None
+
+    @property
+    def hash(self) -> str:
+        said = asdict(self)
+        del said["task"]["published"]
+        return digest(json.loads(canonical(said)))[:16]
+
+
+def rows_of(scale: Scale, seed: int) -> dict[str, dict[str, Cell]]:
+    """Return the cells of the main table: task -> model -> cell."""
+    return {
+        task.name: {
+            name: Cell(task, name, scale.sizes[name], scale.seconds, seed, scale.precision) for name in models_for(task, scale)
+        }
+        for task in scale.tasks
+    }
+
+
+def ways_of(scale: Scale, seed: int) -> dict[str, dict[str, Cell]]:
+    """Return the cells of the table of ways to step: way -> task -> cell, by NearFar."""
+    from dataclasses import replace
+
+    found: dict[str, dict[str, Cell]] = {}
+    for name in scale.ways:
+        task = next(each for each in scale.tasks if each.name == name)
+        for way, (stepping, unroll) in ways(task).items():
+            changed = replace(task, stepping=stepping)
+            cell = Cell(changed, "NearFar", scale.sizes["NearFar"], scale.seconds, seed, scale.precision, unroll)
+            found.setdefault(way, {})[name] = cell
+    return found
+
+
+def file_of(cell: Cell, place: Place) -> Path:
+    return place.results / "cells" / f"{cell.hash}.json"
+
+
+def result_of(cell: Cell, place: Place) -> dict[str, Any] | None:
+    """Return the result of a cell; None if there is none yet, or if its file cannot be read."""
+    try:
+        found = json.loads(read_regular(file_of(cell, place)))
+    except (OSError, ValueError, RecursionError):
+        return None
+    whole = isinstance(found, dict) and found.get("hash") == cell.hash and ("failed" in found or "error" in found)
+    return found if whole else None
+
+
+def fill(cells: list[Cell], place: Place, progress: Progress | None = None) -> list[str]:
+    """Fill all cells that have no result yet, `jobs` at a time; return what failed, and why."""
+    missing = [cell for cell in dict.fromkeys(_Key(cell) for cell in cells) if result_of(cell.cell, place) is None]
+    if not missing:
+        return []
+    make_folder(place.results / "cells")
+    for cell in missing:  # one after the other: workers would make the same data
+        samples_of(cell.cell.task, place)
+    failed = []
+    for done, (name, wrong) in enumerate(_done([each.cell for each in missing], place), start=1):
+        failed += [] if wrong is None else [wrong]
+        if progress is not None:
+            progress(done, len(missing), name)
+    return failed
+
+
+@dataclass(frozen=True, eq=False)
+class _Key:
+    """A cell that is compared by its hash."""
+
+    cell: Cell
+
+    def __hash__(self) -> int:
+        return hash(self.cell.hash)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and other.cell.hash == self.cell.hash
+
+
+def _done(cells: list[Cell], place: Place) -> Iterator[tuple[str, str | None]]:
+    if place.jobs == 1:
+        yield from (_try(cell, place) for cell in cells)
+        return
+    pool = Parallel(n_jobs=place.jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs", **followed())
+    with interrupts_held_back():
+        done = pool(delayed(_try)(cell, place, os.getpid()) for cell in cells)
+    yield from done
+
+
+def _try(cell: Cell, place: Place, parent: int | None = None) -> tuple[str, str | None]:
+    """Fill one cell; one that fails does not keep the others from being filled."""
+    if parent is not None:
+        leave_stopping_to(parent)
+    name = f"{cell.task.name}: {cell.model}, seed {cell.seed}"
+    try:
+        with _threads(place):
+            found = do(cell, place)
+    except BadNumbers as error:
+        found = {"failed": str(error)}
+    except FAILURES as error:
+        return f"{name}: not done: {error}", f"{name}: {error}"
+    write(file_of(cell, place), canonical({"hash": cell.hash, "cell": described(cell), **provenance(place), **found}))
+    mean = found.get("error", {}).get("mean")
+    return f"{name}: {'diverged' if mean is None else f'{mean:.4f}'}", None
+
+
+@contextmanager
+def _threads(place: Place) -> Iterator[None]:
+    """Divide the cores of a CPU among the jobs."""
+    before = torch.get_num_threads()
+    if place.device == "cpu":
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.jobs))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def described(cell: Cell) -> dict[str, Any]:
+    """Return what a cell is, for its file."""
+    said: dict[str, Any] = json.loads(canonical(asdict(cell)))
+    return said
+
+
+def do(cell: Cell, place: Place) -> dict[str, Any]:
+    """Train and test; return the result."""
+    train, held, test = samples_of(cell.task, place)
+    options = specification(cell, train, place)
+    folder = place.work / "trained" / cell.hash
+    # A run that was interrupted has its number of epochs from when it began: the machine may be slower or faster now.
+    epochs = _kept(folder.with_suffix(".json"), lambda: epochs_for(cell, train, options, place))
+    every = max(1, epochs // EVALUATIONS)
+    about = {"task": cell.task.name}
+    said: list[str] = []
+    operator = fit(
+        train,
+        cell.model,
+        **{**options, "epochs": epochs},
+        validation=held,
+        evaluate_every=every,
+        out=folder,
+        keep=1,
+        save_every=30.0,
+        about=about,
+        warn=said.append,
+        device=place.device,
+    )
+    start = time.perf_counter()
+    errors = operator.evaluate(test)
+    metrics = operator.about["metrics"]
+    more = {"parameters": count_of(operator.model), "epochs": epochs, "warnings": said}
+    seconds = {"fit": _seconds(folder), "judge": time.perf_counter() - start}
+    return {"error": errors.json(), "validation": metrics["validation"], "seconds": seconds, **more}
+
+
+def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
+    """Return the options of `fit`, which are the same for all models but for what their structure demands.
+
+    Rule, smoothing, recipe and loss are those that `NearFar` suggests. GKN and Multigrid have radii of their own, GKN nodes of
+    its own. FNO has no step of Muon for its complex parameters.
+    """
+    samples = train.pairs(cell.task.stepping) if train.in_time else train
+    ours, theirs = NearFar.defaults(samples), MODELS[cell.model].defaults(samples)
+    settings = {**cell.settings}
+    recipe = {name: value for name, value in ours.changes.items() if name != "epochs"}
+    recipe |= {"seed": cell.seed, "precision": cell.precision, "unroll": cell.unroll}
+    recipe |= {"optimizer": "adamw", "lr": 2e-3} if cell.model == "FNO" else {}
+    if cell.model not in ("GKN", "Multigrid", "NearFar"):
+        from gkn.graph.rules import rule_from
+
+        recipe["rule"] = rule_from(ours.rule)
+    smoothing = dict(ours.smoothing)
+    settings |= {name: theirs.settings[name] for name in ("points",) if name in theirs.settings}
+    return {
+        "settings": settings,
+        "recipe": "nearfar",
+        "smoothing": smoothing,
+        "weighted": True,
+        "stepping": cell.task.stepping if train.in_time else None,
+        **recipe,
+    }
+
+
+def epochs_for(cell: Cell, train: Dataset, options: Mapping[str, Any], place: Place) -> int:
+    """Return the number of epochs that fit into the seconds of a cell, at least one."""
+    fields = ("settings", "rule", "recipe", "smoothing", "weighted", "stepping")
+    chosen = {name: options[name] for name in fields if name in options}
+    changes = {name: value for name, value in options.items() if name not in fields}
+    setup = set_up(train, Choices(cell.model, changes=changes, **chosen), place.device, None)
+    steps = sum(
+        -(-len(each) * rule.graphs // setup.recipe.batch) for each, rule in zip(setup.datasets, setup.rules, strict=True)
+    )
+    return max(1, math.floor(RESERVE * cell.seconds / (steps * seconds_per_step(setup, place.device))))
+
+
+def _kept(path: Path, make: Callable[[], int]) -> int:
+    """Return the number in a file, or make it and write it there."""
+    try:
+        return int(json.loads(read_regular(path)))
+    except (OSError, ValueError, TypeError):
+        number = make()
+        make_folder(path.parent)
+        write(path, canonical(number))
+        return number
+
+
+def _seconds(folder: Path) -> float:
+    """Return the seconds of a training, to its last step."""
+    entries = [json.loads(line) for line in read_regular(folder / "metrics.jsonl").decode().splitlines()]
+    return float(entries[-1]["seconds"])
+
+
+def samples_of(task: Task, place: Place) -> tuple[Dataset, Dataset, Dataset]:
+    """Return the samples to train on, to validate and to test on. They are made if they are not there yet."""
+    parameters = tuple(sorted(task.parameters.items()))
+    train, held, test = task.counts
+    if not task.elsewhere:
+        whole = _made(task.problem, parameters, sum(task.counts), 0, place.work, place.device)
+        parts = whole.split(train, held, test)
+    else:
+        whole = _made(task.problem, parameters, train + held, 0, place.work, place.device)
+        other = tuple(sorted({**task.parameters, **task.elsewhere}.items()))
+        parts = (*whole.split(train, held), _made(task.problem, other, test, 1, place.work, place.device))
+    if task.between is not None:
+        parts = tuple(part.between(*task.between) for part in parts)
+    return parts  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=16)
+def _made(name: str, parameters: tuple[tuple[str, Any], ...], count: int, seed: int, work: Path, device: str) -> Dataset:
+    """Return samples of a problem, from a folder or made into it."""
+    problem = problem_named(name, **dict(parameters))
+    folder = work / "data" / f"{name}-{digest([parameters, count])[:12]}-seed{seed}"
+    gpu = "cuda" if device.startswith("cuda") and problem.on_gpu else "cpu"
+    return make_dataset(problem, count, seed, folder, workers=os.cpu_count() or 1, device=gpu)
+
+
+def answered(cell: Cell, place: Place) -> tuple[Operator, Dataset] | None:
+    """Return the operator of a finished cell and its test samples, if the trained network is still there."""
+    from gkn.operator.saved import load
+
+    folder = place.work / "trained" / cell.hash
+    if not folder.is_dir():
+        return None
+    return load(folder, best=True), samples_of(cell.task, place)[2]
+
+
+def stepping_words(stepping: Stepping | None) -> str:
+    """Return a few words about how trajectories are learned."""
+    if stepping is None:
+        return "steady"
+    history = f", {stepping.history} states in" if stepping.history > 1 else ""
+    return f"{stepping.target}, {'all pairs' if stepping.pairs == 'all' else 'one step'}{history}"

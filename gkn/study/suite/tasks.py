@@ -1,0 +1,226 @@
+"""Tasks of the suite: problems with their numbers of samples, models with their sizes, and scales at which all is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gkn.data.stepping import Stepping
+
+ONE, ALL = Stepping(clock=False), Stepping(pairs="all", clock=False)
+"""Ways to step where the law does not depend on time."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """An error that others published for the same law, on other samples of it."""
+
+    model: str
+    error: float
+    protocol: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem, and how samples of it are learned from and judged.
+
+    name        of the row
+    problem     name of the problem, and its parameters that differ from the defaults
+    counts      numbers of samples to train on, to validate and to test on, in this order
+    between     the map between two recorded times is learned, given by their numbers; else trajectories are stepped through
+    stepping    how trajectories are learned, if there are any
+    elsewhere   parameters of the problem that differ for the test samples, which are then of the next seed
+    grids       the samples are on a regular grid with equal sides, so that models of images take part
+    kernels     all points of a sample can be neighbours in a graph, so that GKN takes part
+    published   errors of others
+    """
+
+    name: str
+    problem: str
+    parameters: Mapping[str, Any]
+    counts: tuple[int, int, int]
+    between: tuple[int, int] | None = None
+    stepping: Stepping | None = None
+    elsewhere: Mapping[str, Any] = field(default_factory=dict)
+    grids: bool = False
+    kernels: bool = False
+    published: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of everything.
+
+    seconds    of each training, on the machine it runs on
+    sizes      settings of each model
+    tasks      the rows
+    ways       tasks of the table of ways to step, by name
+    precision  of the trainings
+    """
+
+    name: str
+    seconds: float
+    sizes: Mapping[str, Mapping[str, Any]]
+    tasks: tuple[Task, ...]
+    ways: tuple[str, ...]
+    precision: str
+
+
+NS = (
+    Published("FNO", 0.1556, "nu = 1e-5, 64 x 64, 10 steps in, 10 out, 1000 training trajectories (Li et al. 2021)"),
+    Published("Transolver", 0.0957, "the same (Wu et al. 2024)"),
+    Published("Transolver++", 0.0719, "the same (2025)"),
+    Published("LaMO", 0.0460, "the same (2025)"),
+)
+BURGERS = (Published("FNO", 0.0139, "nu = 0.1, u(0) to u(1), 1000 training functions on 256 points (Li et al. 2021)"),)
+PUBLISHED: dict[str, tuple[Published, ...]] = {
+    "burgers nu=0.1, u(0) to u(1)": BURGERS,
+    "navier-stokes nu=1e-5": NS,
+}
+
+HISTORY = replace(ONE, history=10)
+
+
+def _tasks(counts: Mapping[str, tuple[int, int, int]], sizes: Mapping[str, Mapping[str, Any]]) -> tuple[Task, ...]:
+    """Return the rows, given the counts and the parameters of each."""
+    rows = [
+        Task("darcy 2-D", "darcy", {}, (0, 0, 0), grids=True, kernels=True),
+        Task("darcy-fg, mesh", "darcy-fg", {}, (0, 0, 0), kernels=True),
+        Task("poisson, mesh", "poisson", {}, (0, 0, 0), kernels=True),
+        Task("poisson 3-D, tetrahedra", "poisson", {"shape": "cube", "vary": True}, (0, 0, 0), kernels=True),
+        Task("darcy 3-D, tetrahedra", "darcy-mesh", {"shape": "cube", "vary": True}, (0, 0, 0), kernels=True),
+        Task("plate", "plate", {}, (0, 0, 0)),
+        Task("layer potential, one curve to two", "layer-potential", {}, (0, 0, 0), elsewhere={"curves": 2}, kernels=True),
+        Task("heat, disk", "heat", {"shape": "disk"}, (0, 0, 0), stepping=ALL, kernels=True),
+        Task("heat, holes", "heat", {"shape": "holes", "vary": True}, (0, 0, 0), stepping=ALL, kernels=True),
+        Task("wave, l-shape", "wave", {"shape": "l-shape"}, (0, 0, 0), stepping=ALL, kernels=True),
+        Task("burgers nu=0.1, u(0) to u(1)", "burgers", {"nu": 0.1}, (0, 0, 0), (0, -1), None, {}, True, True, BURGERS),
+        Task("burgers nu=0.01", "burgers", {"nu": 0.01}, (0, 0, 0), stepping=ALL, grids=True, kernels=True),
+        Task("navier-stokes nu=1e-3", "navier-stokes", {"nu": 1e-3}, (0, 0, 0), stepping=HISTORY, grids=True),
+        Task("navier-stokes nu=1e-4", "navier-stokes", {"nu": 1e-4}, (0, 0, 0), stepping=HISTORY, grids=True),
+        Task("navier-stokes nu=1e-5", "navier-stokes", {"nu": 1e-5}, (0, 0, 0), stepping=HISTORY, grids=True, published=NS),
+    ]
+    return tuple(
+        replace(row, counts=counts.get(row.name, counts[""]), parameters={**row.parameters, **sizes.get(row.name, {})})
+        for row in rows
+        if row.name in sizes or "" in sizes
+    )
+
+
+_SMALL_NETWORKS: dict[str, dict[str, Any]] = {
+    "NearFar": {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (16, 8)},
+    "Multigrid": {"width": 24, "cycles": 2, "levels": 3, "kernel": (16, 8)},
+    "Transformer": {"width": 32, "blocks": 3, "head": 8},
+    "SliceAttention": {"width": 32, "blocks": 3, "head": 8, "slices": 16},
+    "FNO": {"width": 24, "modes": 12, "layers": 4},
+    "GKN": {"width": 32, "kernel": (32, 64), "steps": 4},
+}
+_FULL_NETWORKS: dict[str, dict[str, Any]] = {
+    "NearFar": {"width": 128, "blocks": 8, "slices": 64, "head": 16, "kernel": (32, 8)},
+    "Multigrid": {"width": 64, "cycles": 4, "levels": 4, "kernel": (32, 16)},
+    "Transformer": {"width": 128, "blocks": 8, "head": 16},
+    "SliceAttention": {"width": 128, "blocks": 8, "head": 16, "slices": 64},
+    "FNO": {"width": 64, "modes": 16, "layers": 4},
+    "GKN": {"width": 64, "kernel": (128, 256), "steps": 6},
+}
+_TINY_NETWORKS: dict[str, dict[str, Any]] = {
+    "NearFar": {"width": 8, "blocks": 1, "slices": 2, "head": 4, "kernel": (4, 2)},
+    "Multigrid": {"width": 8, "cycles": 1, "levels": 2, "kernel": (4, 2)},
+    "Transformer": {"width": 8, "blocks": 1, "head": 4},
+    "SliceAttention": {"width": 8, "blocks": 1, "head": 4, "slices": 2},
+    "FNO": {"width": 4, "modes": 4, "layers": 1},
+    "GKN": {"width": 8, "kernel": (8,), "steps": 2},
+}
+_SMOKE_SIZES: dict[str, dict[str, Any]] = {
+    "darcy 2-D": {"size": 9, "modes": 8},
+    "poisson, mesh": {"size": 7, "modes": 8},
+    "plate": {"size": 25.0},
+    "layer potential, one curve to two": {"size": 24},
+    "heat, disk": {"size": 7, "frames": 4, "modes": 8},
+    "wave, l-shape": {"size": 7, "frames": 4, "modes": 8},
+    "burgers nu=0.1, u(0) to u(1)": {"size": 16, "frames": 2, "fine": 128},
+    "navier-stokes nu=1e-3": {"size": 8, "fine": 16, "end": 13},
+}
+_SMALL_SIZES: dict[str, dict[str, Any]] = {
+    "darcy 2-D": {"size": 29, "modes": 64},
+    "darcy-fg, mesh": {"size": 21, "modes": 64},
+    "poisson, mesh": {"size": 21, "modes": 64},
+    "poisson 3-D, tetrahedra": {"size": 9, "modes": 24},
+    "darcy 3-D, tetrahedra": {"size": 9, "modes": 24},
+    "plate": {"size": 9.0},
+    "layer potential, one curve to two": {"size": 100},
+    "heat, disk": {"size": 19, "frames": 10, "modes": 64},
+    "wave, l-shape": {"size": 21, "frames": 10, "modes": 64},
+    "burgers nu=0.1, u(0) to u(1)": {"size": 128, "frames": 2},
+    "burgers nu=0.01": {"size": 128, "frames": 10},
+    "navier-stokes nu=1e-3": {"size": 32, "fine": 64, "end": 20},
+}
+_FULL_SIZES: dict[str, dict[str, Any]] = {
+    "darcy 2-D": {"size": 85},
+    "darcy-fg, mesh": {"size": 41},
+    "poisson, mesh": {"size": 41},
+    "poisson 3-D, tetrahedra": {"size": 13},
+    "darcy 3-D, tetrahedra": {"size": 13},
+    "plate": {},
+    "layer potential, one curve to two": {},
+    "heat, disk": {},
+    "heat, holes": {},
+    "wave, l-shape": {},
+    "burgers nu=0.1, u(0) to u(1)": {"size": 256, "frames": 2},
+    "burgers nu=0.01": {"size": 256},
+    "navier-stokes nu=1e-3": {},
+    "navier-stokes nu=1e-4": {},
+    "navier-stokes nu=1e-5": {},
+}
+_FULL_COUNTS = {
+    "": (1000, 50, 200),
+    "poisson 3-D, tetrahedra": (200, 20, 50),
+    "darcy 3-D, tetrahedra": (200, 20, 50),
+    "plate": (500, 20, 50),
+    "layer potential, one curve to two": (500, 50, 100),
+    "heat, disk": (64, 8, 32),
+    "heat, holes": (64, 8, 32),
+    "wave, l-shape": (64, 8, 32),
+}
+_SMALL_COUNTS = {
+    "": (64, 8, 32),
+    "darcy 2-D": (200, 20, 40),
+    "darcy-fg, mesh": (200, 20, 40),
+    "poisson, mesh": (200, 20, 40),
+    "layer potential, one curve to two": (200, 20, 40),
+    "burgers nu=0.1, u(0) to u(1)": (400, 40, 100),
+    "navier-stokes nu=1e-3": (64, 8, 16),
+}
+SCALES = {
+    "smoke": Scale("smoke", 0.5, _TINY_NETWORKS, _tasks({"": (4, 2, 2)}, _SMOKE_SIZES), ("heat, disk",), "fp32"),
+    "small": Scale(
+        "small", 60.0, _SMALL_NETWORKS, _tasks(_SMALL_COUNTS, _SMALL_SIZES), ("heat, disk", "burgers nu=0.01"), "fp32"
+    ),
+    "full": Scale(
+        "full",
+        300.0,
+        _FULL_NETWORKS,
+        _tasks(_FULL_COUNTS, _FULL_SIZES),
+        ("heat, disk", "burgers nu=0.01", "navier-stokes nu=1e-3"),
+        "bf16",
+    ),
+}
+
+
+def models_for(task: Task, scale: Scale) -> list[str]:
+    """Return the models that a task can be learned by."""
+    others = {"FNO": task.grids, "GKN": task.kernels}
+    return [name for name in scale.sizes if others.get(name, True)]
+
+
+def ways(task: Task) -> dict[str, tuple[Stepping, float | None]]:
+    """Return the ways to step of the table: the stepping, and the share of the steps that are unrolled at the end."""
+    found = {}
+    for target in ("value", "difference", "quotient"):
+        for pairs in ("one", "all"):
+            for unroll in (None, 0.1):
+                stepping = Stepping(target, pairs, clock=False)
+                last = "" if unroll is None else ", last tenth unrolled"
+                found[f"{target}, {pairs} step{'s' * (pairs == 'all')}{last}"] = (stepping, unroll)
+    return found
