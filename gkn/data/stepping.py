@@ -1,4 +1,4 @@
-"""Stepping: how an operator is to learn from trajectories, as pairs of states with the time between them."""
+"""Stepping: choices for learning from trajectories, as pairs of states with the time between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIME, STEP = "t", "tau"
 
 @dataclass(frozen=True)
 class Stepping:
-    """How to learn steps from a state at time t to one at t + tau. The inputs are u(t), what does not change, t and tau.
+    """Choices for learning steps from a state at time t to one at t + tau. Inputs are u(t), what does not change, t and tau.
 
     target     value: u(t + tau). difference: u(t + tau) - u(t). quotient: (u(t + tau) - u(t)) / tau. Whatever the target,
                the loss and the validation error are those of u(t + tau)

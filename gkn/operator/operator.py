@@ -17,22 +17,17 @@ from gkn.data.dataset import Dataset
 from gkn.data.features import Features
 from gkn.data.groups import ranges_of
 from gkn.data.normalizer import Normalizer
-from gkn.data.ranges import check_ranges
 from gkn.data.sample import Sample, Trajectory
 from gkn.geometry.domain import Domain
 from gkn.geometry.frame import Frame
 from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
-from gkn.graph.rules import Rule, rule_from
-from gkn.models import Model, model_from
-from gkn.models.model import AtMost
-from gkn.operator.card import CARD, describe_normalizer, read_card, restore_normalizer, write_card
+from gkn.graph.rules import Rule
+from gkn.models import Model
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
 from gkn.operator.unusual import unusual, unusual_samples
 from gkn.operator.ways import Exact, How, Part, Spread, together
 from gkn.system.checks import OutsideDomain, as_real, check_finite, check_real, real_points
-from gkn.system.files import CorruptFile
-from gkn.system.machine import versions
 
 if TYPE_CHECKING:
     from gkn.operator.rollout import Rollout
@@ -181,7 +176,7 @@ class Operator:
     def evaluate(self, dataset: Dataset, how: Any = Exact(), *, train: Dataset | None = None, **options: Any) -> Any:  # noqa: B008
         """Return the relative errors on every sample of a dataset, for each output field. See `gkn.relative_l2`.
 
-        Trajectories are rolled out from their first states; see `rollout_errors` in gkn/operator/over_time.py.
+        Trajectories are rolled out: see gkn/operator/over_time.py.
 
         train   the training samples: then the errors of two trivial answers made of them stand beside
         """
@@ -211,8 +206,6 @@ class Operator:
         times   increasing times after that of the last given state; by default the further times of the trajectory
         step    the longest step; by default the longest of training. Gaps between times are divided into equal steps
         how     `Exact`, `Spread` or another way to predict; by default `usual_way`
-
-        Iterate over it, or call `stack()`. It warns if steps or states leave the range of the training data.
         """
         from gkn.operator.rollout import roll_out
 
@@ -221,7 +214,7 @@ class Operator:
     def start(self, domain: Domain, /, *, time: Any = 0.0, **given: Any) -> Trajectory:
         """Return the initial state of a rollout: fields (K,), vectors (K, c), static fields and numbers by name.
 
-        time   of the state. With a history, states are (T, K) or (T, K, c), with a time for each
+        With a history, states are (T, K) or (T, K, c), with a time for each.
         """
         from gkn.operator.rollout import start_of
 
@@ -307,21 +300,12 @@ class Operator:
 
     def named(self, u: Tensor) -> dict[str, NDArray[Any]]:
         """Return outputs (P, o) as plain arrays by name: (P,), vectors as (P, c)."""
-        fields = {"u": (0, 1)} if self.features is None else self.features.output_fields
-        columns = u.detach().cpu().numpy()
-        return {
-            name: columns[:, start] if stop == start + 1 else columns[:, start:stop] for name, (start, stop) in fields.items()
-        }
+        return _by_name(u, {"u": (0, 1)} if self.features is None else self.features.output_fields)
 
     def named_states(self, state: Tensor) -> dict[str, NDArray[Any]]:
         """Return a state (K, o) of a rollout as plain arrays by name: (K,), vectors as (K, c)."""
         assert self.features is not None
-        known = self.features.given[: state.shape[-1]]
-        columns = state.detach().cpu().numpy()
-        return {
-            name: columns[:, start] if stop == start + 1 else columns[:, start:stop]
-            for name, (start, stop) in ranges_of(known, self.features.groups).items()
-        }
+        return _by_name(state, ranges_of(self.features.given[: state.shape[-1]], self.features.groups))
 
     def _complete(self, sample: Sample) -> Sample:
         """Return the sample in the frame, with the fields that are computed from others if it has only those a user gives."""
@@ -350,49 +334,16 @@ class Operator:
 
         Several processes may save and load at the same time. Under several ranks all may call this with the same operator.
         """
-        if not str(path):
-            raise ValueError("operator.save(''): needed the name of a folder")
-        tensors = {f"model/{name}": x for name, x in self.model.state_dict().items()}
-        described = {}
-        for name, normalizer in (("inputs", self.inputs), ("outputs", self.outputs)):
-            described[name], more = describe_normalizer(normalizer, name)
-            tensors |= more
-        entries = {
-            "model": self.model.config(),
-            "rule": self.rule.config(),
-            "weighted": self.weighted,
-            "features": None if self.features is None else self.features.json(),
-            "normalizers": described,
-            "about": {"versions": versions(), **self.about},
-        }
-        write_card(Path(path), entries, tensors)
+        from gkn.operator.stored import save_operator
+
+        save_operator(self, path)
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Operator:
         """Read what `save` wrote. Every byte is compared with its hash, and nothing in the files is ever run."""
-        folder = Path(path)
-        card, tensors = read_card(folder)
-        try:
-            stored = sum(name.startswith("model/") for name in tensors)
-            with torch.device("meta"), AtMost(stored):  # built without memory: its sizes are then checked against the file
-                model = model_from(card["model"])
-            rule = rule_from(card["rule"])
-            inputs, outputs = (restore_normalizer(card["normalizers"][name], name, tensors) for name in ("inputs", "outputs"))
-            known = None if card["features"] is None else Features.from_json(card["features"])
-            weighted, about = bool(card["weighted"]), dict(card["about"])
-            check_ranges(about.get("ranges"))
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, MemoryError, IndexError) as error:
-            raise CorruptFile(f"{folder / CARD}: fields missing or unknown ({error})") from error
-        weights = {name.removeprefix("model/"): x for name, x in tensors.items() if name.startswith("model/")}
-        try:
-            model.load_state_dict(weights, assign=True)
-        except RuntimeError as error:
-            said = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
-            raise CorruptFile(f"{folder}: the tensors are not those of the network it describes: {said}") from error
-        numbers = [x for x in weights.values() if x.is_floating_point()]
-        if len({x.dtype for x in numbers}) > 1 or not all(bool(torch.isfinite(x).all()) for x in numbers):
-            raise CorruptFile(f"{folder}: its weights are not finite numbers of one type")
-        return Operator(model.requires_grad_(True).to(device, dtype), rule, inputs, outputs, weighted, known, about)
+        from gkn.operator.stored import load_operator
+
+        return load_operator(Path(path), device, dtype)
 
     def moved(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Operator:
         """Move the network to a device or type; return the operator."""
@@ -402,9 +353,8 @@ class Operator:
     # --- parts and queries
 
     def _zeros(self, count: int) -> Tensor:
-        like = self.model.like
-        wide = torch.promote_types(like.dtype, torch.float32)  # whatever autocast does inside
-        return torch.zeros(count, self.model.out_channels, dtype=wide, device=like.device)
+        wide = torch.promote_types(self.model.like.dtype, torch.float32)  # whatever autocast does inside
+        return torch.zeros(count, self.model.out_channels, dtype=wide, device=self.model.like.device)
 
     def _fill(self, total: Tensor, parts: list[Part], nodes: Nodes, r: float | None, report: PointReport) -> Tensor:
         """Predict each part's own nodes, all parts side by side, into `total`."""
@@ -487,6 +437,12 @@ class Operator:
         encoded = self.inputs.encode(a, x).to(self.model.like)
         check_finite(encoded, f"{name}, normalised, in {encoded.dtype},")
         return encoded
+
+
+def _by_name(columns: Tensor, fields: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[Any]]:
+    """Return the columns (P, c) of each field as plain arrays, (P,) or (P, c)."""
+    plain = columns.detach().cpu().numpy()
+    return {name: plain[:, start] if stop == start + 1 else plain[:, start:stop] for name, (start, stop) in fields.items()}
 
 
 def check_same_radius(model: Model, r: float | None) -> None:

@@ -35,7 +35,7 @@ from gkn.train.fit import fit
 from gkn.train.setup import Choices, set_up
 
 EVALUATIONS = 4
-"""Of the validation samples during a training."""
+"""Evaluations of the validation samples during a training."""
 RESERVE = 0.8
 """Share of the seconds that go into steps; the others are for evaluations between them."""
 
