@@ -143,18 +143,18 @@ _SMOKE_SIZES: dict[str, dict[str, Any]] = {
     "navier-stokes nu=1e-3": {"size": 8, "fine": 16, "end": 13},
 }
 _SMALL_SIZES: dict[str, dict[str, Any]] = {
-    "darcy 2-D": {"size": 29, "modes": 64},
-    "darcy-fg, mesh": {"size": 21, "modes": 64},
-    "poisson, mesh": {"size": 21, "modes": 64},
-    "poisson 3-D, tetrahedra": {"size": 9, "modes": 24},
-    "darcy 3-D, tetrahedra": {"size": 9, "modes": 24},
-    "plate": {"size": 9.0},
+    "darcy 2-D": {"size": 25, "modes": 64},
+    "darcy-fg, mesh": {"size": 17, "modes": 64},
+    "poisson, mesh": {"size": 17, "modes": 64},
+    "poisson 3-D, tetrahedra": {"size": 8, "modes": 24},
+    "darcy 3-D, tetrahedra": {"size": 8, "modes": 24},
+    "plate": {"size": 12.0},
     "layer potential, one curve to two": {"size": 100},
-    "heat, disk": {"size": 19, "frames": 10, "modes": 64},
-    "wave, l-shape": {"size": 21, "frames": 10, "modes": 64},
+    "heat, disk": {"size": 15, "frames": 10, "modes": 64},
+    "wave, l-shape": {"size": 17, "frames": 10, "modes": 64},
     "burgers nu=0.1, u(0) to u(1)": {"size": 128, "frames": 2},
     "burgers nu=0.01": {"size": 128, "frames": 10},
-    "navier-stokes nu=1e-3": {"size": 32, "fine": 64, "end": 20},
+    "navier-stokes nu=1e-3": {"size": 24, "fine": 48, "end": 20},
 }
 _FULL_SIZES: dict[str, dict[str, Any]] = {
     "darcy 2-D": {"size": 85},
@@ -195,7 +195,7 @@ _SMALL_COUNTS = {
 SCALES = {
     "smoke": Scale("smoke", 0.5, _TINY_NETWORKS, _tasks({"": (4, 2, 2)}, _SMOKE_SIZES), ("heat, disk",), "fp32"),
     "small": Scale(
-        "small", 60.0, _SMALL_NETWORKS, _tasks(_SMALL_COUNTS, _SMALL_SIZES), ("heat, disk", "burgers nu=0.01"), "fp32"
+        "small", 40.0, _SMALL_NETWORKS, _tasks(_SMALL_COUNTS, _SMALL_SIZES), ("heat, disk", "burgers nu=0.01"), "fp32"
     ),
     "full": Scale(
         "full",
