@@ -22,7 +22,7 @@ WAVES = 5  # highest frequency of a curve
 SIDES = (0.3, 0.95)  # least and largest side of the bounding box of a curve
 GAP = 0.08  # least distance between two curves
 REFINED = 4  # potentials are computed on so many times as many points
-BOX = 2048  # points on which the box of a curve is measured, whatever the size
+MEASURED = 512  # points on which boxes and distances are measured, so that a sample is one function at every size
 MOST = 10_000  # pairs of curves that are drawn until two are apart; about one in 25 is
 
 
@@ -90,26 +90,10 @@ def closed(points: Float[Tensor, "K 2"], curves: int) -> Mesh:
 def _drawn(count: int, size: int, rng: torch.Generator) -> list[ClosedCurve]:
     """Draw a curve, or two that are apart."""
     for _ in range(MOST):
-        drawn = [_curve(size, rng) for _ in range(count)]
-        if count == 1 or _apart(*drawn):
-            return drawn
+        drawn = [_Placed.draw(rng) for _ in range(count)]
+        if count == 1 or _apart(*(each.curve(MEASURED) for each in drawn)):
+            return [each.curve(size) for each in drawn]
     raise RuntimeError(f"layer-potential: no two of {MOST} pairs of curves were apart")
-
-
-def _curve(size: int, rng: torch.Generator) -> ClosedCurve:
-    """Draw a curve: its shape, then the side of its box, then its place."""
-    shape = _Series.draw(WAVES, rng)
-    side, *place = torch.rand(3, dtype=torch.float64, generator=rng)
-    around = _polar(shape, BOX)
-    low, extent = around.amin(0), around.amax(0) - around.amin(0)
-    scale = (SIDES[0] + (SIDES[1] - SIDES[0]) * side) / extent.max()
-    return ClosedCurve((_polar(shape, size) - low) * scale + torch.stack(place) * (1 - extent * scale))
-
-
-def _polar(shape: _Series, size: int) -> Float[Tensor, "size 2"]:
-    """Return the points r (cos t, sin t) of a curve before it is scaled and moved."""
-    r, t = 1.5 + torch.tanh(SPREAD * shape(size, 0.5)), _parameters(size)
-    return torch.stack([r * torch.cos(t), r * torch.sin(t)], 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +113,34 @@ class _Series:
         k = torch.arange(1, len(a) + 1, dtype=torch.float64)
         angle = _parameters(size)[:, None] * k
         return c + (torch.sin(angle) * (a / k**decay)).sum(1) + (torch.cos(angle) * (b / k**decay)).sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """Curve of a shape, scaled and then moved."""
+
+    shape: _Series
+    scale: Tensor
+    shift: Tensor  # (2,)
+
+    @staticmethod
+    def draw(rng: torch.Generator) -> _Placed:
+        """Draw the shape, then the side of the box around it, then its place."""
+        shape = _Series.draw(WAVES, rng)
+        side, *place = torch.rand(3, dtype=torch.float64, generator=rng)
+        around = _polar(shape, MEASURED)
+        low, extent = around.amin(0), around.amax(0) - around.amin(0)
+        scale = (SIDES[0] + (SIDES[1] - SIDES[0]) * side) / extent.max()
+        return _Placed(shape, scale, torch.stack(place) * (1 - extent * scale) - low * scale)
+
+    def curve(self, size: int) -> ClosedCurve:
+        return ClosedCurve(_polar(self.shape, size) * self.scale + self.shift)
+
+
+def _polar(shape: _Series, size: int) -> Float[Tensor, "size 2"]:
+    """Return the points r (cos t, sin t) of a curve before it is scaled and moved."""
+    r, t = 1.5 + torch.tanh(SPREAD * shape(size, 0.5)), _parameters(size)
+    return torch.stack([r * torch.cos(t), r * torch.sin(t)], 1)
 
 
 def _parameters(size: int) -> Float[Tensor, " size"]:
