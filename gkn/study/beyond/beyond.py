@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gkn.operator.saved import load
-from gkn.study.beyond import cost, solver
+from gkn.study.beyond import cost, information, solver
 from gkn.study.beyond import pages as report
 from gkn.study.beyond.tables import NAMES, SCALES, tables
 from gkn.study.document import check_own
 from gkn.study.work import CellsFailed, Place, Progress, elapsed, fill
 
-ALL = (*NAMES, "solver", "cost")
+ALL = (*NAMES, "solver", "information", "cost")
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -50,6 +50,8 @@ def go(
         failed = fill([cell for row in rows for cell in row.cells.values()], place, progress)
         if "solver" in wanted and not only:
             solver.measure(size, place, progress)
+        if "information" in wanted and not only:
+            information.measure(size, place, progress)
         if "cost" in wanted and not only:
             cost.measure(size, place, progress)
     page = report.write_pages(place, size)
@@ -73,7 +75,7 @@ def export(place: Place, scale: str, folder: Path) -> None:
 
 def only_pages(place: Place, scale: str) -> Path:
     """Write the pages of what is there and return the path of index.html."""
-    if not any((place.results / part).exists() for part in ("cells", "cost", solver.FILE)):
+    if not any((place.results / part).exists() for part in ("cells", "cost", solver.FILE, information.FILE)):
         raise ValueError(f"{place.results} holds no results to make pages of")
     check_own(place.results, report.TITLE)
     return report.write_pages(place, SCALES[scale])
