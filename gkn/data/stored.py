@@ -60,12 +60,14 @@ class Stored(Source):
         self._checked: dict[str, tuple[int, ...]] = {}
         self._domains: dict[tuple[str, int], Domain] = {}
         self._times: dict[tuple[str, int], Tensor] = {}
+        self._latest: dict[str, tuple[int, Array]] = {}
         described = self.manifest.domain
         self.common_domain = None if described is None else self._read_domain(described)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_turn"}
-        return {**state, "_open": {}, "_checked": {}}  # files are opened and checked again in the other process
+        # Files are opened and checked again in the other process.
+        return {**state, "_open": {}, "_checked": {}, "_latest": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= {**state, "_turn": threading.RLock()}
@@ -94,15 +96,27 @@ class Stored(Source):
     def read(self, name: str, i: int) -> Tensor:
         """Return the field `name` (K,) of sample i, or (T, K) if it is a function of time."""
         if name in self.evolving:
-            return self.frames(name, i, range(len(self.times(i))))
+            return torch.from_numpy(self._of_latest(name, i, self._states).copy())
         if name in self.parameters:
             return torch.tensor(self.parameter(name, i), dtype=torch.float64).expand(len(self.domain(i)))
+        return torch.from_numpy(self._of_latest(name, i, self._steady).copy())
+
+    def _steady(self, name: str, i: int) -> Array:
         shard, file, k = self._find(i)
         data = self._field(name, shard, file)
         if self.common_domain is not None:
-            return torch.from_numpy(self._rows(data, k, k + 1, shard.file)[0])
+            row: Array = self._rows(data, k, k + 1, shard.file)[0]
+            return row
         ptr = self._ptr(file, "node_ptr", shard)
-        return torch.from_numpy(self._rows(data, int(ptr[k]), int(ptr[k + 1]), shard.file))
+        return self._rows(data, int(ptr[k]), int(ptr[k + 1]), shard.file)
+
+    def _of_latest(self, name: str, i: int, read: Callable[[str, int], Array]) -> Array:
+        """Return a field that is kept until one of another sample is read, since pairs of one trajectory are read together."""
+        if not self.evolving:
+            return read(name, i)
+        if self._latest.get(name, (None,))[0] != i:
+            self._latest[name] = i, read(name, i)
+        return self._latest[name][1]
 
     @_in_turn
     def times(self, i: int) -> Tensor:
@@ -121,27 +135,21 @@ class Stored(Source):
 
     @_in_turn
     def frames(self, name: str, i: int, which: Sequence[int]) -> Tensor:
+        return torch.from_numpy(self._of_latest(name, i, self._states)[[*which]])
+
+    def _states(self, name: str, i: int) -> Array:
+        """Read all states (T, K) of a trajectory."""
         shard, file, k = self._find(i)
-        ptr, data, count = (
-            self._ptr(file, "frame_ptr", shard),
-            self._dataset(file, f"fields/{name}", shard.file),
-            len(self.times(i)),
-        )
-        first, numbers = int(ptr[k]), [range(count)[j] for j in which]
+        ptr, data = self._ptr(file, "frame_ptr", shard), self._dataset(file, f"fields/{name}", shard.file)
+        first, last = int(ptr[k]), int(ptr[k + 1])
         if self.common_domain is not None:
             expected: tuple[int, ...] = (int(ptr[-1]), len(self.common_domain))
-            size, row = 1, expected[1:]
         else:
             nodes = np.diff(self._ptr(file, "node_ptr", shard))
             ends = np.cumsum([0, *(nodes * np.diff(ptr))])
-            first, size, row = int(ends[k]), int(nodes[k]), (int(nodes[k]),)
-            expected = (int(ends[-1]),)
+            first, last, expected = int(ends[k]), int(ends[k + 1]), (int(ends[-1]),)
         self._expect(data.shape == expected, shard.file, f"field {name} has shape {data.shape}, not {expected}")
-        if numbers == [*range(numbers[0], numbers[0] + len(numbers))]:  # read together
-            whole = self._rows(data, first + numbers[0] * size, first + (numbers[-1] + 1) * size, shard.file)
-            return torch.from_numpy(whole.reshape(len(numbers), *row))
-        rows = [self._rows(data, first + j * size, first + (j + 1) * size, shard.file).reshape(row) for j in numbers]
-        return torch.from_numpy(np.stack(rows))
+        return self._rows(data, first, last, shard.file).reshape(int(ptr[k + 1] - ptr[k]), -1)
 
     @_in_turn
     def parameter(self, name: str, i: int) -> float:
