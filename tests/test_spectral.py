@@ -410,7 +410,7 @@ def test_problems_are_what_they_say(problem):
     made, domains = problem.make(3, range(2, 5), "cpu")
     (name,) = problem.evolving
     assert domains is None
-    assert [*made] == [*problem.outputs] == [name]
+    assert [*made] == [*problem.inputs, *problem.outputs] == [*problem.inputs, name]
     assert made[name].shape == (3, len(times), len(domain))
     alone = problem.sample(3, 4)
     assert alone[0] == domain
@@ -418,6 +418,15 @@ def test_problems_are_what_they_say(problem):
     # The initial state is the random function itself, evaluated by the sum of its series.
     start = problem.field().draw(1, stream(3, 4))(domain.points)
     torch.testing.assert_close(made[name][2:, 0], start, atol=1e-12, rtol=0)
+
+
+def test_force_is_an_input():
+    """At its nodes, and the same for all samples: networks that see no coordinates can know where it is."""
+    problem = NavierStokes(size=8, fine=16, end=1)
+    made, domain = problem.make(0, range(2), "cpu")[0], problem.domain()
+    angle = 2 * math.pi * domain.points.sum(1)
+    for row in made["force"]:
+        torch.testing.assert_close(row, 0.1 * (angle.sin() + angle.cos()))
 
 
 @pytest.mark.parametrize("problem", SMALL, ids=lambda problem: problem.name)

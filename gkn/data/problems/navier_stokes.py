@@ -21,7 +21,8 @@ class NavierStokes(RandomFieldProblem):
     """w_t + v . grad w = nu Lap w + 0.1 (sin 2 pi (x + y) + cos 2 pi (x + y)), w(0) ~ N(0, 7^3 (-Lap + 49)^-2.5) with mean 0.
 
     w is the vorticity, v = (psi_y, -psi_x) with -Lap psi = w the velocity, on the periodic unit square. It is solved on
-    fine x fine nodes and recorded on every (fine/size)-th of each axis, at the times 0, 1, ..., end.
+    fine x fine nodes and recorded on every (fine/size)-th of each axis, at the times 0, 1, ..., end. The force is an input,
+    the same for all samples: on periodic domains networks do not see coordinates.
 
     size   recorded nodes per axis, a divisor of `fine`
     nu     viscosity: 1e-3, 1e-4 and 1e-5 in the published data
@@ -29,7 +30,7 @@ class NavierStokes(RandomFieldProblem):
     """
 
     name = "navier-stokes"
-    inputs = ()
+    inputs = ("force",)
     outputs = ("w",)
     evolving = ("w",)
     size: int = 64
@@ -61,7 +62,7 @@ class NavierStokes(RandomFieldProblem):
     def solved(self, domain: Domain, draws: Tensor) -> Fields:
         """Return w (n, T, size^2), given its initial states (n, fine^2) on the fine grid."""
         angle = 2 * math.pi * domain.points.sum(1).to(draws.device)
-        forcing = (0.1 * (angle.sin() + angle.cos())).reshape(self.fine, self.fine)
-        w0 = draws.reshape(-1, self.fine, self.fine)
-        w = solve_navier_stokes(w0, self.nu, self.times(), forcing=forcing, every=self.fine // self.size)
-        return {"w": w.flatten(2)}
+        force = (0.1 * (angle.sin() + angle.cos())).reshape(self.fine, self.fine)
+        w0, every = draws.reshape(-1, self.fine, self.fine), self.fine // self.size
+        w = solve_navier_stokes(w0, self.nu, self.times(), forcing=force, every=every)
+        return {"force": force[::every, ::every].flatten().expand(len(w), -1), "w": w.flatten(2)}
