@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,12 +30,15 @@ from gkn.operator.operator import Operator
 from gkn.study.suite.tasks import Scale, Task, models_for, ways
 from gkn.study.work import FAILURES, Place, Progress, count_of, provenance
 from gkn.system.files import canonical, digest, make_folder, read_regular, write
-from gkn.train.estimate import seconds_per_step
 from gkn.train.fit import fit
-from gkn.train.setup import Choices, set_up
+from gkn.train.progress import Status
 
 EVALUATIONS = 4
 """Evaluations of the validation samples during a training."""
+STEPS = {"cpu": (2, 8), "cuda": (40, 60)}
+"""Steps before the time of a step is measured, and steps that are measured."""
+FEW = 32
+"""Samples of that short training."""
 RESERVE = 0.8
 """Share of the seconds that go into steps; the others are for evaluations between them."""
 
@@ -231,15 +234,29 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
 
 
 def epochs_for(cell: Cell, train: Dataset, options: Mapping[str, Any], place: Place) -> int:
-    """Return the number of epochs that fit into the seconds of a cell, at least one."""
-    fields = ("settings", "rule", "recipe", "smoothing", "weighted", "stepping")
-    chosen = {name: options[name] for name in fields if name in options}
-    changes = {name: value for name, value in options.items() if name not in fields}
-    setup = set_up(train, Choices(cell.model, changes=changes, **chosen), place.device, None)
-    steps = sum(
-        -(-len(each) * rule.graphs // setup.recipe.batch) for each, rule in zip(setup.datasets, setup.rules, strict=True)
-    )
-    return max(1, math.floor(RESERVE * cell.seconds / (steps * seconds_per_step(setup, place.device))))
+    """Return the number of epochs that fit into the seconds of a cell, at least one.
+
+    The time of a step is that of a short training, after the steps in which a GPU compiles and records.
+    """
+    warm, timed = STEPS["cuda" if place.device.startswith("cuda") else "cpu"]
+    few, moments, steps = train.take(min(len(train), FEW)), [], 0
+
+    def tick(status: Status) -> None:
+        nonlocal steps
+        moments.append(time.perf_counter())
+        steps = status.steps // status.epochs
+        if len(moments) > warm + timed:
+            raise _Measured
+
+    short = {**options, "epochs": warm + timed + 1, "device": place.device}
+    with suppress(_Measured):
+        fit(few, cell.model, **short, report=tick, warn=lambda text: None)
+    seconds = steps * (moments[-1] - moments[warm]) / timed * len(train) / len(few)
+    return max(1, math.floor(RESERVE * cell.seconds / seconds))
+
+
+class _Measured(Exception):
+    """Ends a training that was begun to measure the time of its steps."""
 
 
 def _kept(path: Path, make: Callable[[], int]) -> int:
