@@ -26,6 +26,9 @@ Progress = Callable[[int, int], None]
 CALLS = 100
 """Calls of torch that building a model may take for each of its tensors; ours take about 5."""
 
+LATER: Mapping[str, Any] = MappingProxyType({"periodic": [], "waves": 0})
+"""Settings that came later, with their values in older operators. With those values they are left out of a configuration."""
+
 
 @dataclass(frozen=True)
 class Defaults:
@@ -184,8 +187,9 @@ class Model(nn.Module, ABC):
     def config(self) -> dict[str, Any]:
         """Return what it takes, beside the parameters, to build this model again: plain names and numbers."""
         entries = {name: _plain(getattr(self, name)) for name in ("dim", "in_channels", "out_channels", *self.settings)}
-        if entries.get("periodic") == []:  # left out, so that older operators still match
-            del entries["periodic"]
+        for name, value in LATER.items():
+            if entries.get(name) == value:
+                del entries[name]
         form = {} if self.form == 1 else {"form": self.form}
         return {"kind": type(self).__name__, **form, **entries}
 
@@ -193,8 +197,7 @@ class Model(nn.Module, ABC):
     def from_config(cls, config: Mapping[str, Any]) -> Model:
         """Build the model that `config` described, with fresh parameters."""
         names = {"kind", "dim", "in_channels", "out_channels", *cls.settings}
-        if "periodic" in names:
-            config = {"periodic": [], **config}
+        config = {**{name: value for name, value in LATER.items() if name in names}, **config}
         if {*config} - {"form"} != names or config["kind"] != cls.__name__:
             raise TypeError(f"a network of {', '.join(config)}; needed {', '.join(sorted(names))}")
         if config.get("form", 1) != cls.form:

@@ -80,6 +80,7 @@ class Multigrid(Model):
         suggested = NearFar.defaults(dataset)
         radius = suggested.settings["radius"] / 2
         settings = {**suggested.settings, "radius": radius}
+        settings.pop("waves", None)
         rule = {"kind": "Radius", "r": radius}
         return Defaults(settings, rule, "nearfar", suggested.changes, weighted=True, smoothing=suggested.smoothing)
 

@@ -5,9 +5,10 @@ The cost is linear in the number of points if balls have a fixed number of point
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -18,12 +19,13 @@ from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.graph.graph import Graph
 from gkn.graph.images import Images
 from gkn.models.model import Defaults, Model, Progress, check_periodic, check_radius, check_sizes, chosen_features
-from gkn.models.suggest import epochs_for, periodic_axes, phases_of, radius_for, smoothing_for, wall_for
+from gkn.models.suggest import epochs_for, periodic_axes, phases_of, radius_for, smoothing_for, wall_for, waves_for
 from gkn.ops import Backend, autocast, full_precision, pick, rounded
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, fits_chip, make_balls
 from gkn.ops.kernel import Kernel
 from gkn.ops.points import EMPTY, by_function, compiled, gather, memberships_of, pointwise, shares_of, spread
 from gkn.ops.split import Split
+from gkn.ops.waves import Waves, wave_vectors
 
 RMS_EPSILON = 1e-6
 """Epsilon of the RMS norm of attention queries and keys, which are normalised so that attention logits stay bounded."""
@@ -33,22 +35,25 @@ RMS_EPSILON = 1e-6
 class State:
     """Values of the nodes that one block reads. The last state holds the final v, not normalised, and no far field.
 
-    v     (K, width) norm(v) of the nodes, followed by that of points borrowed from other processes, or of images
-    far   (functions, heads * slices, width) the slice outputs z_s of each function; None without a far field
+    v       (K, width) norm(v) of the nodes, followed by that of points borrowed from other processes, or of images
+    far     (functions, heads * slices, width) the slice outputs z_s of each function; None without a far field
+    waves   (functions, 2 * waves, width) the coefficients of the periodic field; None without one
     """
 
     v: Tensor
     far: Tensor | None
+    waves: Tensor | None = None
 
 
 class NearFar(Model):
-    """Blocks that add two integrals and a point-wise network to the state v, with w = norm(v):
+    """Blocks that add integrals and a point-wise network to the state v, with w = norm(v):
 
-        v(x) <- v(x) + near(x) + far(x)
+        v(x) <- v(x) + near(x) + far(x) + waves(x)
         v(x) <- v(x) + down(gelu(up(norm(v(x)))))
 
         near(x) = windowed mean over the ball |x - y| < radius of K(x, y) (w(y) - w(x)) + B w(y)
         far(x)  = sum over heads and slices s of p_s(x) z_s
+        waves(x) = sum over wave vectors k of exp(2 pi i k x) R_k c_k
 
     Near field: the matrix kappa(x, y) = K(x, y) + B is a network of x, y and some of the fields a(x), a(y), with its own
     parameters in every block (`Kernel` in gkn/ops/kernel.py); B is the bias of its last layer. A windowed mean of f is
@@ -57,6 +62,10 @@ class NearFar(Model):
     Far field: p_s(x) is the membership of x in slice s. In every head, t_s is the mean of value(w) over the domain, weighted by
     p_s, and z_s is the result of attention among the t of that head (`FarField`). It is an integral operator of rank heads x
     slices at most, whose factors depend on v.
+
+    Waves, on periodic axes only: c_k are the Fourier coefficients of w, and R_k are learned matrices (`WaveField`). It is a
+    convolution with a smooth kernel, which may reach across the whole domain. On such axes the far field alone knows what there
+    is, but not where, because networks see no coordinates there.
 
     Integrals and means are sums over nodes with quadrature weights, so a region counts by its area and not by its number of
     points. Without weights all nodes count the same. Query points contribute nothing to the sums. They read the states of the
@@ -74,13 +83,17 @@ class NearFar(Model):
         features       indices of the fields of a that kappa sees; smooth fields work best; None: field 0 only
         near, far      use the near field, use the far field
         periodic       axes along which balls wrap around and kappa sees differences of coordinates only
+        waves          length of the largest wave vector k, in waves per period; 0: no periodic field
         differences    K is applied to w(y) - w(x), which is exactly 0 for constant w; if False, to w(y), and near(x) is the
                        windowed mean of kappa(x, y) w(y)
         recompute      compute hidden features of edges again in the backward pass; None: if memory is short
         backend        implementation of the near field; None: the fastest one on this machine
     """
 
-    settings = ("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks", "periodic")
+    settings = (
+        *("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks"),
+        *("periodic", "waves"),
+    )
     form = 3  # 2: SiLU in kappa, attention queries and keys normalised; 3: parameters renamed
     at_queries = True
     sizes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -106,6 +119,7 @@ class NearFar(Model):
         near: bool = True,
         far: bool = True,
         periodic: Sequence[int] = (),
+        waves: int = 0,
         differences: bool = True,
         recompute: bool | None = None,
         backend: Backend | None = None,
@@ -122,6 +136,11 @@ class NearFar(Model):
         self.features = chosen_features("NearFar", features, in_channels)
         self.near, self.far, self.differences = near, far, differences
         self.periodic = check_periodic("NearFar", periodic, dim)
+        if type(waves) is not int or waves < 0 or (waves and not self.periodic):
+            raise ValueError(
+                f"NearFar(waves={waves!r}, periodic={self.periodic}): needed an integer, 0 without a periodic axis"
+            )
+        self.waves = waves
         self.recompute, self.backend, self._compiled = recompute, backend, False
         self.P = nn.Linear(dim + in_channels, 2 * width)
         self.lift = nn.Linear(2 * width, width)
@@ -153,7 +172,7 @@ class NearFar(Model):
         rule = {"kind": "Radius", "r": radius} if nodes is None else {"kind": "Nystrom", "r": radius, "m": nodes, "l": 1}
         settings: dict[str, Any] = {"radius": radius, "features": tuple(names.index(name) for name in seen)}
         if periodic_axes(dataset):
-            settings["periodic"] = periodic_axes(dataset)
+            settings |= {"periodic": periodic_axes(dataset), "waves": waves_for(dataset)}
         changes = {"epochs": epochs_for(dataset, 4), "zero": wall_for(dataset)}
         return Defaults(settings, rule, "nearfar", changes, weighted=True, smoothing=smoothing)
 
@@ -193,11 +212,14 @@ class NearFar(Model):
             sources, source_weights = (images.points(x), images.lend(a)), None if weights is None else images.lend(weights)
         balls = self._balls(graph, (x, a), sources, source_weights)
         share = shares_of(weights, x, graph.cuts, None if split is None else split.sum)
+        waves = self._waves(graph, x)
         v, send = self._lifted(x, a), compiled(Block.send) if self._compiled else Block.send
         for block in self._blocks():
             state, p = send(block, v, share, graph.cuts, split, images)
+            if block.waves is not None and waves is not None:
+                state = replace(state, waves=block.waves(waves.coefficients(state.v[: len(v)], share, graph.cuts)))
             yield state
-            v = block.receive(v, state.v[: len(v)], p, state, balls, graph.cuts, self._compiled)
+            v = block.receive(v, state.v[: len(v)], p, state, balls, waves, graph.cuts, self._compiled)
         yield State(v, None)
 
     def at(
@@ -214,10 +236,10 @@ class NearFar(Model):
         if graph.images is not None:
             nodes = graph.images.points(nodes[0]), graph.images.lend(nodes[1])
             weights = None if weights is None else graph.images.lend(weights)
-        balls = self._balls(graph, queries, nodes, weights)
+        balls, waves = self._balls(graph, queries, nodes, weights), self._waves(graph, queries[0])
         v = self._lifted(*queries)
         for block, state in zip(self._blocks(), states, strict=False):
-            v = block.receive(v, block.norm(v), None, state, balls, (0, len(v)))
+            v = block.receive(v, block.norm(v), None, state, balls, waves, (0, len(v)))
         return self.project(v)
 
     def finish(self, states: Sequence[State]) -> Tensor:
@@ -246,6 +268,15 @@ class NearFar(Model):
         of_x, of_y = (ball_features(x, a, self.radius, self.features) for x, a in (targets, sources))
         where = Neighbourhoods(graph, of_x, of_y, self.dim, weights)
         return make_balls(where, self._kernel(), self.blocks, recompute=self.recompute, backend=self.backend)
+
+    def _waves(self, graph: Graph, x: Tensor) -> Waves | None:
+        if not self.waves:
+            return None
+        if graph.images is None:
+            raise ValueError(f"NearFar(waves={self.waves}): {graph} has no periods; needed points of a periodic domain")
+        vectors = wave_vectors(self.dim, self.periodic, self.waves).to(x.device)
+        periods = torch.where(torch.isfinite(graph.images.periods), graph.images.periods, 1.0)
+        return Waves(x, 2 * math.pi * vectors / periods)
 
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         """True if a step can be replayed as a CUDA graph: no operation depends on the number of edges, or it never changes."""
@@ -283,6 +314,8 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(width, elementwise_affine=False)  # the linear layers that follow absorb its affine part
         self.near = NearField(model) if model.near else None
         self.far = FarField(width, model.head, model.slices) if model.far else None
+        vectors = len(wave_vectors(model.dim, model.periodic, model.waves)) if model.waves else 0
+        self.waves = WaveField(width, model.head, vectors) if vectors else None
         self.network = Network(width)
 
     def send(
@@ -304,11 +337,15 @@ class Block(nn.Module):
         p: Tensor | None,
         state: State,
         balls: Balls | None,
+        waves: Waves | None,
         cuts: Sequence[int],
         compile: bool = False,
     ) -> Tensor:
         """Return the next values of points with values v, given the state of the nodes. `normed` is norm(v)."""
         near = None if balls is None or self.near is None else self.near(balls, state.v, normed)
+        if waves is not None and state.waves is not None:
+            far = waves.values(state.waves, cuts)
+            near = far if near is None else near + far
         update = compiled(Block.update) if compile else Block.update
         return by_function(partial(update, self), v, near, state.far, p, cuts)
 
@@ -385,6 +422,38 @@ class FarField(nn.Module):
         weight = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
         z = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, weight)) + self.out.bias / self.heads  # memberships add up to 1
         return z.flatten(1, 2)
+
+
+class WaveField(nn.Module):
+    """The periodic field, a convolution: each Fourier coefficient is multiplied by a matrix of its own.
+
+        c_k = sum_y share(y) exp(-2 pi i k y) w(y)
+        c_k <- out(R_k value(c_k))
+
+    R_k is a complex matrix for each head. `value` and `out` mix the heads. Coefficients are given by their real parts, followed
+    by their negative imaginary parts: the factors of cosines and sines.
+    """
+
+    def __init__(self, width: int, head: int, vectors: int) -> None:
+        super().__init__()
+        self.heads = width // head
+        self.value, self.out = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.real, self.imaginary = (nn.Parameter(torch.empty(vectors, self.heads, head, head)) for _ in range(2))
+        for each in (self.real, self.imaginary):
+            nn.init.uniform_(each, -(head**-0.5), head**-0.5)
+
+    def forward(self, coefficients: Tensor) -> Tensor:
+        """(functions, 2 * vectors, width) -> the same"""
+        c = self.value(coefficients).unflatten(1, (2, -1)).unflatten(-1, (self.heads, -1))
+        real, imaginary = (each.to(c.dtype) for each in (self.real, self.imaginary))
+
+        def mixed(matrices: Tensor, c: Tensor) -> Tensor:
+            return torch.einsum("gkhd,khed->gkhe", c, matrices)
+
+        cos, sin = c[:, 0], c[:, 1]
+        both = torch.stack([mixed(real, cos) + mixed(imaginary, sin), mixed(real, sin) - mixed(imaginary, cos)], 1)
+        out: Tensor = self.out(both.flatten(-2).flatten(1, 2))
+        return out
 
 
 class Network(nn.Module):

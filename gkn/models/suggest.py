@@ -11,6 +11,8 @@ from gkn.graph.rules import usual_radius
 WHOLE = 4096  # points of a sample up to which all of them are nodes of its graph
 DRAWN = 2048  # nodes drawn from larger samples
 STEPS = 6000  # of a training
+WAVES = {1: 32, 2: 12, 3: 5}  # per period, by the number of periodic axes
+POINTS_PER_WAVE = 4  # at least
 FEW = 8  # values of a field that counts as one of phases
 
 
@@ -73,3 +75,11 @@ def periodic_axes(dataset: Dataset) -> tuple[int, ...]:
     """Return the axes along which the domains of a dataset are periodic."""
     periods = dataset[0].domain.periods
     return () if periods is None else tuple(torch.isfinite(periods).nonzero()[:, 0].tolist())
+
+
+def waves_for(dataset: Dataset) -> int:
+    """Return the length of the largest wave vector of a periodic domain, which its points must resolve."""
+    domain, axes = dataset[0].domain, periodic_axes(dataset)
+    assert domain.periods is not None
+    per_wave = min(float(domain.periods[axis]) for axis in axes) / domain.spacing
+    return max(1, min(WAVES[len(axes)], int(per_wave / POINTS_PER_WAVE)))

@@ -105,7 +105,7 @@ def gather(
     share = share.to(v.dtype)[:, None]
     if len(v) <= CHUNK:
         sizes, p = sizes_of(cuts), memberships(v)
-        return _gathered(p, v * share, sizes), _gathered(p, share, sizes), p
+        return gathered(p, v * share, sizes), gathered(p, share, sizes), p
 
     def sums(v: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         p, kind = memberships(v), torch.promote_types(v.dtype, torch.float32)  # added up in float32 at least
@@ -124,7 +124,7 @@ def spread(p: Tensor, z: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.cat([some @ other for some, other in zip(p.split([*sizes]), z, strict=True)])
 
 
-def _gathered(p: Tensor, v: Tensor, sizes: Sequence[int]) -> Tensor:
+def gathered(p: Tensor, v: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return p^T v for every function of a batch, in one product if all have as many points."""
     if len({*sizes}) == 1:
         return torch.bmm(p.unflatten(0, (len(sizes), -1)).mT, v.unflatten(0, (len(sizes), -1)))
