@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gkn.graph.graph import Graph
     from gkn.graph.neighbors import radius_graph
     from gkn.graph.rules import Nystrom, Points, Radius, Rule
-    from gkn.models import GKN, Defaults, GreenNet, Model, Multigrid, NearFar, rivals
+    from gkn.models import GKN, Defaults, GreenNet, Model, Multigrid, NearFar, Potential, rivals
     from gkn.operator.evaluate import Errors, relative_l2
     from gkn.operator.operator import Operator
     from gkn.operator.pretrained import pretrained
@@ -106,6 +106,7 @@ _MODULES = {
     "PoissonInterval": "gkn.data.problems",
     "PoissonMesh": "gkn.data.problems",
     "PoissonSquare": "gkn.data.problems",
+    "Potential": "gkn.models",
     "pretrained": "gkn.operator.pretrained",
     "Problem": "gkn.data.problems",
     "Radius": "gkn.graph.rules",
@@ -183,6 +184,7 @@ __all__ = [
     "PoissonInterval",
     "PoissonMesh",
     "PoissonSquare",
+    "Potential",
     "Problem",
     "Radius",
     "Recipe",

@@ -9,4 +9,5 @@ from gkn.models.model import Model as Model
 from gkn.models.model import model_from as model_from
 from gkn.models.multigrid import Multigrid as Multigrid
 from gkn.models.nearfar import NearFar as NearFar
+from gkn.models.potential import Potential as Potential
 from gkn.models.stepper import Stepper as Stepper
