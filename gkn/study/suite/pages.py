@@ -27,8 +27,10 @@ def write_pages(place: Place, scale: Scale) -> Path:
         "the deviation from seed to seed if there are several. Trajectories are rolled out from their first states, and the "
         "error is over all times that follow. All models have the same samples, inputs, smoothed copies of them, loss, recipe "
         f"and {scale.seconds:g} seconds of training on the same machine; the network with the smallest validation error is "
-        "tested. FNO is trained by AdamW, since Muon has no step for complex parameters. GKN and Multigrid have the radii and "
-        "nodes that they suggest."
+        "tested. FNO is trained by AdamW, since Muon has no step for complex parameters; Potential too, as it begins "
+        "with a least-squares fit. Potential is given the fundamental solution of the Laplace equation and its gradient, of "
+        "which the kernels of its rows are made; no other model is. GKN and Multigrid have the radii "
+        "and nodes that they suggest."
     )
     if scale.name == "smoke":
         page.text("Scale smoke: few samples, tiny networks. These numbers only show that everything runs.")

@@ -39,6 +39,8 @@ STEPS = {"cpu": (2, 8), "cuda": (40, 60)}
 """Steps before the time of a step is measured, and steps that are measured."""
 FEW = 32
 """Samples of that short training."""
+RATES = {"FNO": 2e-3, "Potential": 1e-3}
+"""Models that are trained by AdamW, and their rates."""
 RESERVE = 0.8
 """Share of the seconds that go into steps; the others are for evaluations between them."""
 
@@ -209,14 +211,15 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
     """Return the options of `fit`, which are the same for all models but for what their structure demands.
 
     Rule, smoothing, recipe and loss are those that `NearFar` suggests. GKN and Multigrid have radii of their own, GKN nodes of
-    its own. FNO has no step of Muon for its complex parameters.
+    its own. FNO has no step of Muon for its complex parameters, and Potential begins near its answer.
     """
     samples = train.pairs(cell.task.stepping) if train.in_time else train
     ours, theirs = NearFar.defaults(samples), MODELS[cell.model].defaults(samples)
     settings = {**cell.settings}
     recipe = {name: value for name, value in ours.changes.items() if name != "epochs"}
     recipe |= {"seed": cell.seed, "precision": cell.precision, "unroll": cell.unroll}
-    recipe |= {"optimizer": "adamw", "lr": 2e-3} if cell.model == "FNO" else {}
+    if cell.model in RATES:
+        recipe |= {"optimizer": "adamw", "lr": RATES[cell.model]}
     if cell.model not in ("GKN", "Multigrid", "NearFar"):
         from gkn.graph.rules import rule_from
 

@@ -33,6 +33,7 @@ class Task:
     elsewhere   parameters of the problem that differ for the test samples, which are then of the next seed
     grids       the samples are on a regular grid with equal sides, so that models of images take part
     kernels     all points of a sample can be neighbours in a graph, so that GKN takes part
+    potential   u is one integral of an input with a kernel that moves with the points, so that Potential takes part
     published   errors of others
     """
 
@@ -45,6 +46,7 @@ class Task:
     elsewhere: Mapping[str, Any] = field(default_factory=dict)
     grids: bool = False
     kernels: bool = False
+    potential: bool = False
     published: tuple[Published, ...] = ()
 
 
@@ -74,12 +76,18 @@ NS = (
     Published("LaMO", 0.0460, "the same (2025)"),
 )
 BURGERS = (Published("FNO", 0.0139, "nu = 0.1, u(0) to u(1), 1000 training functions on 256 points (Li et al. 2021)"),)
+DARCY = (
+    Published("Transolver", 0.0059, "85 x 85 of 421 x 421, 1000 training functions (Wu et al. 2024)"),
+    Published("LaMO", 0.0039, "the same (2025)"),
+)
 PUBLISHED: dict[str, tuple[Published, ...]] = {
+    "darcy 2-D": DARCY,
     "burgers nu=0.1, u(0) to u(1)": BURGERS,
     "navier-stokes nu=1e-5": NS,
 }
 
 HISTORY = replace(ONE, history=10)
+DOUBLE, TWO = {"kind": "double"}, {"curves": 2}
 
 
 def _tasks(counts: Mapping[str, tuple[int, int, int]], sizes: Mapping[str, Mapping[str, Any]]) -> tuple[Task, ...]:
@@ -91,18 +99,26 @@ def _tasks(counts: Mapping[str, tuple[int, int, int]], sizes: Mapping[str, Mappi
         Task("poisson 3-D, tetrahedra", "poisson", {"shape": "cube", "vary": True}, (0, 0, 0), kernels=True),
         Task("darcy 3-D, tetrahedra", "darcy-mesh", {"shape": "cube", "vary": True}, (0, 0, 0), kernels=True),
         Task("plate", "plate", {}, (0, 0, 0)),
-        Task("layer potential, one curve to two", "layer-potential", {}, (0, 0, 0), elsewhere={"curves": 2}, kernels=True),
+        Task("single layer, one curve to two", "layer-potential", {}, (0, 0, 0), elsewhere=TWO, kernels=True, potential=True),
+        Task(
+            "double layer, one curve to two", "layer-potential", DOUBLE, (0, 0, 0), elsewhere=TWO, kernels=True, potential=True
+        ),
         Task("heat, disk", "heat", {"shape": "disk"}, (0, 0, 0), stepping=ALL, kernels=True),
         Task("heat, holes", "heat", {"shape": "holes", "vary": True}, (0, 0, 0), stepping=ALL, kernels=True),
         Task("wave, l-shape", "wave", {"shape": "l-shape"}, (0, 0, 0), stepping=ALL, kernels=True),
-        Task("burgers nu=0.1, u(0) to u(1)", "burgers", {"nu": 0.1}, (0, 0, 0), (0, -1), None, {}, True, True, BURGERS),
+        Task("burgers nu=0.1, u(0) to u(1)", "burgers", {"nu": 0.1}, (0, 0, 0), (0, -1), grids=True, kernels=True),
         Task("burgers nu=0.01", "burgers", {"nu": 0.01}, (0, 0, 0), stepping=ALL, grids=True, kernels=True),
         Task("navier-stokes nu=1e-3", "navier-stokes", {"nu": 1e-3}, (0, 0, 0), stepping=HISTORY, grids=True),
         Task("navier-stokes nu=1e-4", "navier-stokes", {"nu": 1e-4}, (0, 0, 0), stepping=HISTORY, grids=True),
-        Task("navier-stokes nu=1e-5", "navier-stokes", {"nu": 1e-5}, (0, 0, 0), stepping=HISTORY, grids=True, published=NS),
+        Task("navier-stokes nu=1e-5", "navier-stokes", {"nu": 1e-5}, (0, 0, 0), stepping=HISTORY, grids=True),
     ]
     return tuple(
-        replace(row, counts=counts.get(row.name, counts[""]), parameters={**row.parameters, **sizes.get(row.name, {})})
+        replace(
+            row,
+            published=PUBLISHED.get(row.name, ()),
+            counts=counts.get(row.name, counts[""]),
+            parameters={**row.parameters, **sizes.get(row.name, {})},
+        )
         for row in rows
         if row.name in sizes or "" in sizes
     )
@@ -115,6 +131,7 @@ _SMALL_NETWORKS: dict[str, dict[str, Any]] = {
     "SliceAttention": {"width": 32, "blocks": 3, "head": 8, "slices": 16},
     "FNO": {"width": 24, "modes": 12, "layers": 4},
     "GKN": {"width": 32, "kernel": (32, 64), "steps": 4},
+    "Potential": {"kernel": (32, 32)},
 }
 _FULL_NETWORKS: dict[str, dict[str, Any]] = {
     "NearFar": {"width": 128, "blocks": 8, "slices": 64, "head": 16, "kernel": (32, 8)},
@@ -123,6 +140,7 @@ _FULL_NETWORKS: dict[str, dict[str, Any]] = {
     "SliceAttention": {"width": 128, "blocks": 8, "head": 16, "slices": 64},
     "FNO": {"width": 64, "modes": 16, "layers": 4},
     "GKN": {"width": 64, "kernel": (128, 256), "steps": 6},
+    "Potential": {"kernel": (64, 64)},
 }
 _TINY_NETWORKS: dict[str, dict[str, Any]] = {
     "NearFar": {"width": 8, "blocks": 1, "slices": 2, "head": 4, "kernel": (4, 2)},
@@ -131,12 +149,13 @@ _TINY_NETWORKS: dict[str, dict[str, Any]] = {
     "SliceAttention": {"width": 8, "blocks": 1, "head": 4, "slices": 2},
     "FNO": {"width": 4, "modes": 4, "layers": 1},
     "GKN": {"width": 8, "kernel": (8,), "steps": 2},
+    "Potential": {"kernel": (4,)},
 }
 _SMOKE_SIZES: dict[str, dict[str, Any]] = {
     "darcy 2-D": {"size": 9, "modes": 8},
     "poisson, mesh": {"size": 7, "modes": 8},
     "plate": {"size": 25.0},
-    "layer potential, one curve to two": {"size": 24},
+    "single layer, one curve to two": {"size": 24},
     "heat, disk": {"size": 7, "frames": 4, "modes": 8},
     "wave, l-shape": {"size": 7, "frames": 4, "modes": 8},
     "burgers nu=0.1, u(0) to u(1)": {"size": 16, "frames": 2, "fine": 128},
@@ -149,7 +168,8 @@ _SMALL_SIZES: dict[str, dict[str, Any]] = {
     "poisson 3-D, tetrahedra": {"size": 8, "modes": 24},
     "darcy 3-D, tetrahedra": {"size": 8, "modes": 24},
     "plate": {"size": 12.0},
-    "layer potential, one curve to two": {"size": 100},
+    "single layer, one curve to two": {"size": 100},
+    "double layer, one curve to two": {"size": 100},
     "heat, disk": {"size": 15, "frames": 10, "modes": 64},
     "wave, l-shape": {"size": 17, "frames": 10, "modes": 64},
     "burgers nu=0.1, u(0) to u(1)": {"size": 128, "frames": 2},
@@ -163,7 +183,8 @@ _FULL_SIZES: dict[str, dict[str, Any]] = {
     "poisson 3-D, tetrahedra": {"size": 13},
     "darcy 3-D, tetrahedra": {"size": 13},
     "plate": {},
-    "layer potential, one curve to two": {},
+    "single layer, one curve to two": {},
+    "double layer, one curve to two": {},
     "heat, disk": {},
     "heat, holes": {},
     "wave, l-shape": {},
@@ -178,7 +199,8 @@ _FULL_COUNTS = {
     "poisson 3-D, tetrahedra": (200, 20, 50),
     "darcy 3-D, tetrahedra": (200, 20, 50),
     "plate": (500, 20, 50),
-    "layer potential, one curve to two": (500, 50, 100),
+    "single layer, one curve to two": (500, 50, 100),
+    "double layer, one curve to two": (500, 50, 100),
     "heat, disk": (64, 8, 32),
     "heat, holes": (64, 8, 32),
     "wave, l-shape": (64, 8, 32),
@@ -188,7 +210,8 @@ _SMALL_COUNTS = {
     "darcy 2-D": (200, 20, 40),
     "darcy-fg, mesh": (200, 20, 40),
     "poisson, mesh": (200, 20, 40),
-    "layer potential, one curve to two": (200, 20, 40),
+    "single layer, one curve to two": (200, 20, 40),
+    "double layer, one curve to two": (200, 20, 40),
     "burgers nu=0.1, u(0) to u(1)": (400, 40, 100),
     "navier-stokes nu=1e-3": (64, 8, 16),
 }
@@ -210,7 +233,7 @@ SCALES = {
 
 def models_for(task: Task, scale: Scale) -> list[str]:
     """Return the models that a task can be learned by."""
-    others = {"FNO": task.grids, "GKN": task.kernels}
+    others = {"FNO": task.grids, "GKN": task.kernels, "Potential": task.potential}
     return [name for name in scale.sizes if others.get(name, True)]
 
 
