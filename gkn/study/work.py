@@ -37,7 +37,7 @@ from gkn.study.cells import Cell, Data, Training, plain
 from gkn.study.scattered import clouds, scattered
 from gkn.system.checks import has_types
 from gkn.system.files import CorruptFile, canonical, make_folder, read_regular, write
-from gkn.system.machine import commit, machine, versions
+from gkn.system.machine import commit, cores, machine, versions
 from gkn.system.randomness import stream
 from gkn.train.fit import fit, products
 
@@ -185,7 +185,7 @@ def cost(training: Training) -> float:
 def do(training: Training, cells: list[Cell], place: Place) -> str:
     """Train, or read what was trained, and fill the cells. A training that diverges fills them with that."""
     if place.device == "cpu" and place.jobs > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.jobs))
+        torch.set_num_threads(max(1, cores() // place.jobs))
     cuda = place.device.startswith("cuda")
     if cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -365,7 +365,7 @@ def make_data(wanted: set[Data], place: Place) -> None:
     for data in {_folder(each, place): each for each in wanted}.values():
         device = "cuda" if place.device.startswith("cuda") else "cpu"
         made = problem_named(data.name, size=data.size)
-        workers = os.cpu_count() or 1
+        workers = cores()
         make_dataset(made, data.of + data.tests, data.seed, _folder(data, place), workers=workers, device=device)
 
 

@@ -12,6 +12,13 @@ from pathlib import Path
 import torch
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @cache
 def machine() -> str:
     """Return the processor, the number of cores, and the GPU if there is one."""
@@ -22,7 +29,8 @@ def machine() -> str:
     except OSError:
         pass
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{name}, {os.cpu_count()} cores{gpu}"
+    all_cores = os.cpu_count() or 1
+    return f"{name}, {f'{cores()} of ' if cores() < all_cores else ''}{all_cores} cores{gpu}"
 
 
 @cache

@@ -30,6 +30,7 @@ from gkn.operator.operator import Operator
 from gkn.study.suite.tasks import Scale, Task, models_for, ways
 from gkn.study.work import FAILURES, Place, Progress, count_of, provenance
 from gkn.system.files import canonical, digest, make_folder, read_regular, write
+from gkn.system.machine import cores
 from gkn.train.fit import fit
 from gkn.train.progress import Status
 
@@ -163,7 +164,7 @@ def _threads(place: Place) -> Iterator[None]:
     """Divide the cores of a CPU among the jobs."""
     before = torch.get_num_threads()
     if place.device == "cpu":
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.jobs))
+        torch.set_num_threads(max(1, cores() // place.jobs))
     try:
         yield
     finally:
@@ -301,7 +302,7 @@ def _made(name: str, parameters: tuple[tuple[str, Any], ...], count: int, seed: 
     problem = problem_named(name, **dict(parameters))
     folder = work / "data" / f"{name}-{digest([parameters, count])[:12]}-seed{seed}"
     gpu = "cuda" if device.startswith("cuda") and problem.on_gpu else "cpu"
-    return make_dataset(problem, count, seed, folder, workers=os.cpu_count() or 1, device=gpu)
+    return make_dataset(problem, count, seed, folder, workers=cores(), device=gpu)
 
 
 def answered(cell: Cell, place: Place) -> tuple[Operator, Dataset] | None:
