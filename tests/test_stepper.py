@@ -25,18 +25,19 @@ TINY = {
     "SliceAttention": {"width": 8, "blocks": 1, "head": 4, "slices": 2},
     "Pointwise": {"hidden": (8,)},
     "FCN": {},
+    "FNO": {"modes": 3, "width": 4, "layers": 1},
 }
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_all_models_learn_to_step(name):
+def test_all_models_learn_to_step(name, neuraloperator):
     data = decaying(n=6, T=4, grid=Grid(8))
     train, test = data.split(4, 2)
     options = {"epochs": 2, "batch": 4, "validation": test, "unroll": 0.5}
     operator = gkn.fit(train, name, settings=TINY[name], stepping=Stepping(pairs="all"), **options)
     norms = any(isinstance(module, torch.nn.LayerNorm) for module in operator.model.modules())
     assert isinstance(operator.model, Stepper)
-    assert norms or name in ("GKN", "Pointwise", "FCN")
+    assert norms or name in ("GKN", "Pointwise", "FCN", "FNO")
     errors = operator.evaluate(test, train=train)
     assert torch.isfinite(errors.each).all()
 

@@ -26,7 +26,7 @@ class FNO(ImageModel):
     ) -> None:
         super().__init__(dim, in_channels, out_channels)
         try:
-            from neuralop.models import FNO as Network  # type: ignore[import-not-found,unused-ignore]
+            from neuralop.models import FNO as Network  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError as error:
             raise ImportError("FNO is neuraloperator's: pip install 'gkn[rivals]'", name=error.name) from error
         self.width, self.modes, self.layers = width, modes, layers
@@ -37,7 +37,10 @@ class FNO(ImageModel):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return the parameters. neuraloperator adds an entry that is no tensor, which is left out."""
-        return {name: x for name, x in super().state_dict(*args, **kwargs).items() if isinstance(x, Tensor)}
+        found: dict[str, Any] = super().state_dict(*args, **kwargs)
+        for name in [name for name, x in found.items() if not isinstance(x, Tensor)]:
+            del found[name]  # from the dictionary itself, which may be that of a model around this one
+        return found
 
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         return True  # nothing depends on the number of edges
