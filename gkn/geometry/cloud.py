@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gkn.geometry.domain import Domain, is_identity, map_points, power
-from gkn.geometry.quadrature import point_weights
+from gkn.geometry.quadrature import cloud_quadrature, point_weights
 from gkn.system.checks import check_finite, real
 
 
@@ -59,6 +59,11 @@ class Cloud(Domain):
         if self._origin is not None:
             return self._origin[0].weights / power(self._origin[1], self.dim)
         return point_weights(self.points)
+
+    def fine_quadrature(self, length: float) -> tuple[Tensor, Tensor]:
+        """Return a quadrature on the simplices between the points, if they can be triangulated."""
+        found = cloud_quadrature(self.points)
+        return (self.points, self.weights) if found is None else found
 
     def arrays(self) -> dict[str, Tensor]:
         return {"points": self.points, "weights": self.weights, "boundary": self.boundary}

@@ -152,6 +152,13 @@ class Domain(ABC):
         check_finite(at, f"{name}: points")
         return at
 
+    def fine_quadrature(self, length: float) -> tuple[Float[Tensor, "Q d"], Float[Tensor, " Q"]]:
+        """Return points and weights of a quadrature on D for smooth functions that vary over a length.
+
+        It is more accurate than the domain's own if there is such a one, which is the default.
+        """
+        return self.points, self.weights
+
     # --- functions on the domain
 
     def interpolate(self, values: Tensor, at: Tensor) -> Float[Tensor, "P c"]:

@@ -20,6 +20,7 @@ from gkn.geometry.boundary import distance_to_box
 from gkn.geometry.domain import Domain, is_identity, map_points
 from gkn.system.checks import check_inside
 
+RESOLVED = 12  # cells in a length that a quadrature resolves
 NODES = ("vertices", "centres", "left")
 
 _SQUARE = ((0, 0), (1, 0), (1, 1), (0, 1))
@@ -203,6 +204,12 @@ class Grid(Domain):
 
     def describe(self) -> str:
         return f"a grid of {' x '.join(map(str, self.shape))}"
+
+    def fine_quadrature(self, length: float) -> tuple[Tensor, Tensor]:
+        """Return the midpoint rule on cells that resolve the length, whatever the spacing of the grid is."""
+        counts = [max(1, math.ceil(RESOLVED * side / length)) for side in self.sides]
+        cells = Grid(counts, low=self.low, high=self.high, nodes="centres")
+        return cells.points, cells.weights
 
     # --- storage
 

@@ -17,6 +17,7 @@ from gkn.geometry import cells as kinds
 from gkn.geometry import shapes
 from gkn.geometry.boundary import FacetBoundary
 from gkn.geometry.domain import Domain, is_identity, map_points
+from gkn.geometry.quadrature import simplex_quadrature
 from gkn.geometry.search import Simplices, sizes
 from gkn.geometry.topology import Facets, orient, row_keys
 from gkn.system.checks import check_finite, check_inside, real
@@ -125,6 +126,9 @@ class Mesh(Domain):
         parts = np.split(self._measures, np.cumsum([len(block) for block in self.blocks.values()])[:-1])
         shares = [np.repeat(part / b.shape[1], b.shape[1]) for part, b in zip(parts, self.blocks.values(), strict=True)]
         return torch.from_numpy(np.bincount(self._corners.numpy(), np.concatenate(shares), minlength=len(self)))
+
+    def fine_quadrature(self, length: float) -> tuple[Tensor, Tensor]:
+        return simplex_quadrature(self.points[self.simplices], self.areas)
 
     @property
     def _corners(self) -> Int[Tensor, " N"]:

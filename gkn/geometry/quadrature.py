@@ -40,6 +40,30 @@ def point_weights(points: Float[Tensor, "K d"]) -> Float[Tensor, " K"]:
     return torch.from_numpy((weights / count)[place.reshape(-1)]) * math.prod([unit] * x.shape[1])
 
 
+def simplex_quadrature(corners: Float[Tensor, "S m1 d"], measures: Float[Tensor, " S"]) -> tuple[Tensor, Tensor]:
+    """Return points and weights that integrate quadratic functions on simplices exactly: as many as there are corners."""
+    m = corners.shape[1] - 1
+    near = (1 + m / math.sqrt(m + 2)) / (m + 1)  # barycentric coordinate of a point to its own corner
+    far = (1 - near) / m
+    points = far * corners.sum(1, keepdim=True) + (near - far) * corners
+    return points.flatten(0, 1), (measures / (m + 1)).repeat_interleave(m + 1)
+
+
+def cloud_quadrature(points: Float[Tensor, "K d"]) -> tuple[Tensor, Tensor] | None:
+    """Return a quadrature on the simplices between points; None if the points have none, or lie on a line."""
+    low, high = points.amin(0), points.amax(0)
+    unit = 2.0 ** math.frexp(float((high - low).max()))[1]
+    x = np.unique(((points - low) / unit).numpy(), axis=0)
+    if x.shape[1] == 1:
+        return None
+    found = _simplices(x)
+    if found is None:
+        return None
+    cells, volumes, _, _ = found
+    at, weights = simplex_quadrature(torch.from_numpy(x[cells[volumes > 0]]), torch.from_numpy(volumes[volumes > 0]))
+    return at * unit + low, weights * math.prod([unit] * x.shape[1])
+
+
 def _intervals(x: Array) -> Array:
     """Return half the gaps between neighbouring points, which are sorted."""
     gaps = np.diff(x[:, 0])
@@ -49,8 +73,11 @@ def _intervals(x: Array) -> Array:
     return weights
 
 
-def _triangulated(x: Array) -> Array | None:
-    """Return the shares of the simplices of a triangulation; None if there is no triangulation."""
+def _simplices(x: Array) -> tuple[Array, Array, Array, Array] | None:
+    """Return the simplices of a triangulation, their volumes, neighbours, and which are kept; None if there is none.
+
+    Simplices that are left out have a volume of 0.
+    """
     from scipy.spatial import Delaunay, QhullError
 
     dim = x.shape[1]
@@ -66,10 +93,18 @@ def _triangulated(x: Array) -> Array | None:
     pairs = [(i, j) for i in range(dim + 1) for j in range(i)]
     longest = np.max([np.sqrt(((corners[:, i] - corners[:, j]) ** 2).sum(1)) for i, j in pairs], 0)
     kept = longest <= _LONGEST * spacing[cells].max(1)
-    volumes = np.where(kept, np.abs(sizes(corners)), 0.0)
+    return cells, np.where(kept, np.abs(sizes(corners)), 0.0), found.neighbors, kept
+
+
+def _triangulated(x: Array) -> Array | None:
+    """Return the shares of the simplices of a triangulation; None if there is no triangulation."""
+    found = _simplices(x)
+    if found is None:
+        return None
+    (cells, volumes, neighbors, kept), dim = found, x.shape[1]
     shares = np.repeat(volumes[:, None] / (dim + 1), dim + 1, 1)
     if dim == 2:
-        shares = _either_diagonal(x, cells, np.where(kept[:, None], found.neighbors, -1), kept, volumes, shares)
+        shares = _either_diagonal(x, cells, np.where(kept[:, None], neighbors, -1), kept, volumes, shares)
     weights = np.bincount(cells.reshape(-1), shares.reshape(-1), len(x))
     if not volumes.sum() > 1e-12 * np.prod(x.max(0)) or not weights.any():
         return None

@@ -15,6 +15,7 @@ from gkn.data.normalizer import FLOOR, Normalizer
 from gkn.data.sample import Sample, check_sample
 from gkn.geometry.domain import Domain
 from gkn.graph.graph import Graph
+from gkn.graph.moments import ball_moments
 from gkn.graph.neighbors import CANDIDATES, lumped
 from gkn.graph.rules import Rule
 from gkn.system.memory import available_memory
@@ -125,6 +126,7 @@ class Batches:
         weighted          batches carry quadrature weights; those of drawn nodes include all points near them
         precise           batches have outputs in float64, with and without their mean
         hidden            (o,) the standard deviation of fields whose mean is large, 0 for others; see `hidden_scales`
+        degree            degree of the polynomials whose moments graphs have, see gkn/graph/moments.py; 0: none
         periods           (d,) periods of the axes along which edges wrap around, inf for the others; None: no axis
         lead              the pairs that end where these begin, for batches with `leading`
         leading           batches carry those pairs
@@ -144,9 +146,10 @@ class Batches:
         precise: bool = False,
         hidden: Tensor | None = None,
         lead: Batches | None = None,
+        degree: int = 0,
     ) -> None:
         self.lead, self.leading = lead, False
-        self.periods, self.precise = periods, precise
+        self.periods, self.precise, self.degree = periods, precise, degree
         if not len(dataset):
             raise ValueError("Batches: this dataset has no samples")
         self.dataset, self.rule, self.normalizers = dataset, rule, (inputs, outputs)
@@ -208,7 +211,7 @@ class Batches:
             of_draw = torch.tensor([graph % l for graph in graphs], device=self.device)
             nodes = self._nodes[of_sample, of_draw]
             some = points.take(nodes, self.weighted)
-            graph = self.rule.graphs_of(points.x[nodes], None, self.periods).with_points(some.x, some.weights)
+            graph = some.of(self.rule.graphs_of(points.x[nodes], None, self.periods))
             values = functions.take((of_sample[:, None], nodes))
         sizes = (values.a.shape[1],) * len(graphs)
         fixed = self.rule.drawn is None
@@ -257,7 +260,7 @@ class Batches:
         if count not in self._graphs or self._graphs[count].made_of is None:
             one = self._graphs[1]
             graph = one if count == 1 else Graph.batch([one] * count)
-            self._graphs[count] = graph.with_points(points.x, points.weights)
+            self._graphs[count] = points.of(graph)
         return self._graphs[count], points
 
     def _one(self, sample: int, draw: int) -> Batch:
@@ -273,7 +276,7 @@ class Batches:
             points, values = points.take(nodes[None], self.weighted), values.take(nodes)
         graph = self._graphs.get(sample)
         if graph is None:
-            graph = self.rule.wrapped(points.x, periods=self.periods).with_points(points.x, points.weights)
+            graph = points.of(self.rule.wrapped(points.x, periods=self.periods))
         if self._fits and self.rule.drawn is None:
             self._graphs[sample] = graph
         return self._batch(graph, points, values, functions.offset, (len(values.a),), [sample])
@@ -314,9 +317,11 @@ class Batches:
     def _points_of(self, sample: int) -> _Points:
         key = 0 if self._one_domain else sample
         if key not in self._points:
-            points = _Points.of(
-                self.dataset.domain_of(sample), self.normalizers[1], self.unit, self._hidden, self.device, self.dtype
-            )
+            domain = self.dataset.domain_of(sample)
+            points = _Points.on(domain, self.normalizers[1], self.unit, self._hidden, self.device, self.dtype)
+            if self.degree and self.rule.r is not None:
+                found = ball_moments(domain, points.x, self.rule.r, self.degree, self.periods)
+                points = replace(points, moments=found.to(self.dtype))
             if not self._fits and not self.dataset.one_domain:
                 return points
             self._points[key] = points
@@ -351,9 +356,10 @@ class _Points:
     std: Tensor  # (K or 1, o) as in `Batch`, and so are the next two
     counted: Tensor
     profile: Tensor
+    moments: Tensor | None = None  # (K, polynomials)
 
     @staticmethod
-    def of(
+    def on(
         domain: Domain, outputs: Normalizer, unit: Tensor, hidden: Tensor | None, device: torch.device, dtype: torch.dtype
     ) -> _Points:
         mean, std = (x.reshape(-1, outputs.fields) / unit for x in outputs.at(domain.points, domain))
@@ -370,12 +376,17 @@ class _Points:
         flat = nodes.reshape(-1)
         weights = lumped(self.x, self.weights, nodes).reshape(-1) if weighted else self.weights[flat]
         std, counted, profile = (x[flat] if len(x) > 1 else x for x in (self.std, self.counted, self.profile))
-        return _Points(self.x[flat], weights, std, counted, profile)
+        return _Points(self.x[flat], weights, std, counted, profile, None if self.moments is None else self.moments[flat])
 
     def times(self, count: int) -> _Points:
         """Return copies of the points, one after the other."""
         std, counted, profile = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.std, self.counted, self.profile))
-        return _Points(self.x.repeat(count, 1), self.weights.repeat(count), std, counted, profile)
+        moments = None if self.moments is None else self.moments.repeat(count, 1)
+        return _Points(self.x.repeat(count, 1), self.weights.repeat(count), std, counted, profile, moments)
+
+    def of(self, graph: Graph) -> Graph:
+        """Return the graph of these points, with the points and what is known of them."""
+        return graph.with_points(self.x, self.weights).with_moments(self.moments)
 
 
 def _joined(parts: list[Batch]) -> Batch:

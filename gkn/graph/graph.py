@@ -44,6 +44,7 @@ class Graph:
         cuts          0, ..., number of targets: no edge crosses a cut. Known from `batch`; there may be more
         made_of       the points and quadrature weights of the nodes, as the rule saw them
         images        on a periodic domain, copies of nodes that are the last sources
+        moments       (targets, polynomials) moments of the balls of the targets, see gkn/graph/moments.py; None: not known
     """
 
     ptr: Tensor
@@ -52,6 +53,7 @@ class Graph:
     cuts: tuple[int, ...] = ()
     made_of: tuple[Tensor, Tensor] | None = None
     images: Images | None = None
+    moments: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name, given in (("ptr", self.ptr), ("src", self.src)):
@@ -82,12 +84,14 @@ class Graph:
         cuts: tuple[int, ...] = (),
         made_of: tuple[Tensor, Tensor] | None = None,
         images: Images | None = None,
+        moments: Tensor | None = None,
         **known: Any,
     ) -> Graph:
         """Make a graph of arrays that are right by construction, without checks. `known`: properties computed already."""
         graph = object.__new__(Graph)
         cuts = cuts or (0, len(ptr) - 1)
-        graph.__dict__.update(ptr=ptr, src=src, num_sources=num_sources, cuts=cuts, made_of=made_of, images=images, **known)
+        of: dict[str, Any] = {"cuts": cuts, "made_of": made_of, "images": images, "moments": moments, **known}
+        graph.__dict__.update(ptr=ptr, src=src, num_sources=num_sources, **of)
         return graph
 
     @staticmethod
@@ -129,11 +133,13 @@ class Graph:
             edges, nodes = edges + graph.num_edges, nodes + graph.num_nodes
         one_set = all(graph.num_nodes == graph.num_targets for graph in graphs)
         joined = Images.batch(images, [graph.num_nodes for graph in graphs]) if images else None
-        return Graph.trusted(torch.cat(ptr), torch.cat(src), sources, tuple(cuts) if one_set else (), images=joined)
+        each = [graph.moments for graph in graphs if graph.moments is not None]
+        moments = torch.cat(each) if len(each) == len(graphs) else None
+        return Graph.trusted(torch.cat(ptr), torch.cat(src), sources, tuple(cuts) if one_set else (), None, joined, moments)
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle the graph without what was computed from it."""
-        return {name: getattr(self, name) for name in ("ptr", "src", "num_sources", "cuts", "images")}
+        return {name: getattr(self, name) for name in ("ptr", "src", "num_sources", "cuts", "images", "moments")}
 
     def __repr__(self) -> str:
         return f"Graph({self.num_targets} targets <- {self.num_sources} sources, {self.num_edges} edges)"
@@ -141,11 +147,16 @@ class Graph:
     def to(self, device: torch.device | str) -> Graph:
         """Return the graph on another device."""
         images = None if self.images is None else self.images.to(device)
-        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts, images=images)
+        moments = None if self.moments is None else self.moments.to(device)
+        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts, None, images, moments)
 
     def with_points(self, points: Tensor, weights: Tensor) -> Graph:
         """Return the graph with the points and weights it was made of. Levels computed from them are cached with the graph."""
-        return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, (points, weights), self.images)
+        return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, (points, weights), self.images, self.moments)
+
+    def with_moments(self, moments: Tensor | None) -> Graph:
+        """Return the graph with the moments of the balls of its targets."""
+        return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, self.made_of, self.images, moments)
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return `make()`, computed once for each key and kept with the graph."""
@@ -276,7 +287,8 @@ class Graph:
                 "by_source": (of_source[nodes] - first, order[first:last] - first),
             }
             src = self.src[first:last] - start
-            pieces.append(Graph.trusted(ptr[nodes] - first, src, stop - start, inner, made_of, **known))
+            moments = None if self.moments is None else self.moments[start:stop]
+            pieces.append(Graph.trusted(ptr[nodes] - first, src, stop - start, inner, made_of, moments=moments, **known))
         return pieces
 
     @cached_property
@@ -302,7 +314,9 @@ class Graph:
     def by_degree(self) -> tuple[Graph, Tensor]:
         """The graph with targets sorted by degree, so that equal degrees are adjacent; and the target at each place."""
         order = torch.argsort(self.degrees, stable=True)
-        return Graph.trusted(offsets(self.degrees[order]), self.src[self.edges_by_degree], self.num_sources), order
+        moments = None if self.moments is None else self.moments[order]
+        src = self.src[self.edges_by_degree]
+        return Graph.trusted(offsets(self.degrees[order]), src, self.num_sources, moments=moments), order
 
     @cached_property
     @_outside_inference

@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 CALLS = 100
 """Calls of torch that building a model may take for each of its tensors; ours take about 5."""
 
-LATER: Mapping[str, Any] = MappingProxyType({"periodic": [], "waves": 0})
+LATER: Mapping[str, Any] = MappingProxyType({"periodic": [], "waves": 0, "moments": 0})
 """Settings that came later, with their values in older operators. With those values they are left out of a configuration."""
 
 
@@ -95,6 +95,8 @@ class Model(nn.Module, ABC):
     radius: float | None = None
     periodic: tuple[int, ...] = ()
     """Axes along which edges wrap around and only differences of coordinates count. A model that can lists it in `settings`."""
+    moments: int = 0
+    """Degree of the polynomials that sums over balls integrate exactly: its graphs need moments. 0: windows are as they are."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

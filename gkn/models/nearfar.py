@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.graph.graph import Graph
 from gkn.graph.images import Images
+from gkn.graph.moments import DEGREES
 from gkn.models.model import Defaults, Model, Progress, check_periodic, check_radius, check_sizes, chosen_features
 from gkn.models.suggest import epochs_for, periodic_axes, phases_of, radius_for, smoothing_for, wall_for, waves_for
 from gkn.ops import Backend, autocast, full_precision, pick, rounded
@@ -84,6 +85,8 @@ class NearFar(Model):
         near, far      use the near field, use the far field
         periodic       axes along which balls wrap around and kappa sees differences of coordinates only
         waves          length of the largest wave vector k, in waves per period; 0: no periodic field
+        moments        degree of the polynomials, 0 to 2, that means over balls integrate exactly, whatever nodes there are:
+                       more accurate on few or uneven points, and slower on a GPU (gkn/ops/corrected.py). 0: not corrected
         differences    K is applied to w(y) - w(x), which is exactly 0 for constant w; if False, to w(y), and near(x) is the
                        windowed mean of kappa(x, y) w(y)
         recompute      compute hidden features of edges again in the backward pass; None: if memory is short
@@ -92,7 +95,7 @@ class NearFar(Model):
 
     settings = (
         *("width", "slices", "head", "radius", "near", "far", "differences", "kernel", "features", "blocks"),
-        *("periodic", "waves"),
+        *("periodic", "waves", "moments"),
     )
     form = 3  # 2: SiLU in kappa, attention queries and keys normalised; 3: parameters renamed
     at_queries = True
@@ -120,6 +123,7 @@ class NearFar(Model):
         far: bool = True,
         periodic: Sequence[int] = (),
         waves: int = 0,
+        moments: int = 0,
         differences: bool = True,
         recompute: bool | None = None,
         backend: Backend | None = None,
@@ -140,7 +144,9 @@ class NearFar(Model):
             raise ValueError(
                 f"NearFar(waves={waves!r}, periodic={self.periodic}): needed an integer, 0 without a periodic axis"
             )
-        self.waves = waves
+        if type(moments) is not int or moments not in DEGREES:
+            raise ValueError(f"NearFar(moments={moments!r}): use 0, 1 or 2")
+        self.waves, self.moments = waves, moments
         self.recompute, self.backend, self._compiled = recompute, backend, False
         self.P = nn.Linear(dim + in_channels, 2 * width)
         self.lift = nn.Linear(2 * width, width)
@@ -280,6 +286,8 @@ class NearFar(Model):
 
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         """True if a step can be replayed as a CUDA graph: no operation depends on the number of edges, or it never changes."""
+        if self.moments:
+            return False
         if fixed or not self.near:
             return True
         like, kernel = self.like, self._kernel()

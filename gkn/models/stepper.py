@@ -47,6 +47,7 @@ class Stepper(Model):
             raise ValueError(f"Stepper(conditions={chosen}): needed numbers of input fields, 0 to {in_channels - 1}")
         self.inner, self.conditions = built, chosen
         self.radius, self.periodic, self.at_queries = built.radius, built.periodic, built.at_queries
+        self.moments = built.moments
         self.embedding = nn.Sequential(nn.Linear(len(chosen), EMBEDDING), nn.SiLU())
         self._now = Condition()
         for module in [*built.modules()]:

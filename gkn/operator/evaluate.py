@@ -251,6 +251,7 @@ class Judge:
                 weighted=operator.weighted or weighted,
                 precise=True,
                 periods=periods_for(operator.model, dataset.domain if dataset.one_domain else dataset[0].domain),
+                degree=operator.model.moments,
             )
             self._batches.draw(seed, 0)
             nodes = len(dataset.domain) if rule.drawn is None else rule.drawn * rule.graphs

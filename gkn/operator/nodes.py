@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from gkn.geometry.domain import Domain
+from gkn.graph.graph import Graph
+from gkn.graph.moments import ball_moments
 from gkn.graph.neighbors import lumped
+from gkn.graph.rules import Rule
 from gkn.models import Model
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -31,6 +34,18 @@ def periods_for(model: Model, domain: Domain) -> Tensor | None:
     kept = torch.full_like(periods, torch.inf)
     kept[[*model.periodic]] = periods[[*model.periodic]]
     return kept
+
+
+def moments_for(model: Model, rule: Rule, domain: Domain, periods: Tensor | None) -> Callable[..., Tensor] | None:
+    """Return the function that computes moments of balls around points, if the model needs them."""
+    if not model.moments or rule.r is None:
+        return None
+    usual = rule.r
+
+    def moments(at: Tensor, r: float | None) -> Tensor:
+        return ball_moments(domain, at, usual if r is None else r, model.moments, periods).to(model.like.dtype)
+
+    return moments
 
 
 def into_box(at: Tensor, domain: Domain, periods: Tensor) -> Tensor:
@@ -52,12 +67,18 @@ class Nodes:
     a: Tensor
     weights: Tensor
     periods: Tensor | None = None
+    moments: Callable[[Tensor, float | None], Tensor] | None = None  # of balls around points, of a radius or that of the rule
+
+    def graph(self, rule: Rule, at: Tensor | None, r: float | None) -> Graph:
+        """Return the graph of the nodes, or of targets that receive from them."""
+        graph = rule.wrapped(self.x, at, r, self.periods)
+        return graph if self.moments is None else graph.with_moments(self.moments(self.x if at is None else at, r))
 
     def take(self, parts: list[Tensor], weighted: bool) -> Nodes:
         """Return the nodes of parts, one part after the other. If weights count, every node adds its own to the nearest."""
         which = torch.cat(parts)
         weights = torch.cat([lumped(self.x, self.weights, part) for part in parts]) if weighted else self.weights[which]
-        return Nodes(self.x[which], self.a[which], weights, self.periods)
+        return Nodes(self.x[which], self.a[which], weights, self.periods, self.moments)
 
 
 class PointReport:

@@ -24,7 +24,7 @@ from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
 from gkn.graph.rules import Rule
 from gkn.models import Model
-from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, periods_for
+from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, moments_for, periods_for
 from gkn.operator.unusual import unusual, unusual_samples
 from gkn.operator.ways import Exact, How, Part, Spread, together
 from gkn.system.checks import OutsideDomain, as_real, check_finite, check_real, real_points
@@ -136,7 +136,8 @@ class Operator:
         check_same_radius(model, self.rule.r if r is None else r)
         device = model.like.device
         encoded, periods = self._encode(sample.a, sample.x, "operator(sample): a"), periods_for(model, sample.domain)
-        nodes = Nodes(sample.x.to(device), encoded, sample.weights.to(device), periods)
+        moments = moments_for(model, self.rule, sample.domain, periods)
+        nodes = Nodes(sample.x.to(device), encoded, sample.weights.to(device), periods, moments)
         at = at if at is None or periods is None else into_box(at, sample.domain, periods)
         queries = self._queries(sample, at, a)
         if queries is None and how.all_queries:
@@ -150,7 +151,7 @@ class Operator:
             total = self._zeros(len(queries.x))
             for part in parts:
                 some = nodes if part.nodes is None else nodes.take([part.nodes.to(device)], self.weighted)
-                graph = self.rule.wrapped(some.x, None, r, nodes.periods)
+                graph = some.graph(self.rule, None, r)
                 states = model.states(graph, some.x, some.a, some.weights if self.weighted else None)
                 total = self._ask(total, states, some, queries, r, report)
             return self.outputs.decode(total / len(parts), queries.x, sample.domain)
@@ -359,13 +360,15 @@ class Operator:
     def _fill(self, total: Tensor, parts: list[Part], nodes: Nodes, r: float | None, report: PointReport) -> Tensor:
         """Predict each part's own nodes, all parts side by side, into `total`."""
         if parts[0].nodes is None:
-            some, graph = nodes, self.rule.wrapped(nodes.x, None, r, nodes.periods)
+            some, graph = nodes, nodes.graph(self.rule, None, r)
             wanted = place = torch.arange(len(nodes.x), device=nodes.x.device)
         else:
             each = [part.nodes.to(nodes.x.device) for part in parts if part.nodes is not None]
             chosen = torch.cat(each)
             some = nodes.take(each, self.weighted)
             graph = self._graphs(nodes, each, r)
+            if nodes.moments is not None:
+                graph = graph.with_moments(nodes.moments(some.x, r))
             first = [torch.arange(len(some)) < part.predicted for some, part in zip(each, parts, strict=True)]
             wanted = torch.cat(first).to(chosen.device)
             place = chosen[wanted]
@@ -395,7 +398,7 @@ class Operator:
         for start in range(0, len(queries.x), chunk):
             part = slice(start, start + chunk)
             x, a = queries.x[part].to(nodes.x.device), queries.a(part)
-            graph = self.rule.wrapped(nodes.x, x, r, nodes.periods)
+            graph = nodes.graph(self.rule, x, r)
             answers.append(self.model.at(states, graph, (x, a), (nodes.x, nodes.a), weights).to(total.dtype))
             report(len(x))
         return total + torch.cat(answers) if answers else total

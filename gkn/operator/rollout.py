@@ -16,7 +16,7 @@ from gkn.data.ranges import SLACK
 from gkn.data.sample import Sample, Trajectory
 from gkn.data.stepping import STEP, TIME, Stepping, earlier
 from gkn.geometry.domain import Domain
-from gkn.operator.nodes import evaluating, periods_for
+from gkn.operator.nodes import evaluating, moments_for, periods_for
 from gkn.operator.operator import Operator
 from gkn.operator.ways import Exact, How
 from gkn.system.checks import as_real, check_finite
@@ -177,6 +177,8 @@ def network_on(operator: Operator, sample: Sample) -> Callable[[Tensor], Tensor]
     x, periods = sample.x.to(device), periods_for(operator.model, sample.domain)
     weights = sample.weights.to(device) if operator.weighted else None
     graph = operator.rule.wrapped(x, None, None, periods)
+    moments = moments_for(model, operator.rule, domain, periods)
+    graph = graph if moments is None else graph.with_moments(moments(x, None))
 
     def answer(a: Tensor) -> Tensor:
         encoded = operator.encoded(a, sample.x)

@@ -2,8 +2,9 @@
 
     out(x) = sum_y w(y) window(x, y) v(y) kappa(x, y) / sum_y w(y) window(x, y)
 
-or, given values t(x) of the targets, of differences: all of kappa but its constant B is applied to v(y) - t(x). `make_balls`
-computes what does not depend on the kernel once, and chooses between
+or, given values t(x) of the targets, of differences: all of kappa but its constant B is applied to v(y) - t(x). If the graph
+has moments, the window is corrected so that polynomials are integrated exactly (corrected.py). `make_balls` computes what does
+not depend on the kernel once, and chooses between
 
     ChipBalls    nothing per edge is ever stored: small kernels on a GPU (near.py)
     EdgeBalls    hidden features of all edges, kept for the backward pass
@@ -13,13 +14,16 @@ computes what does not depend on the kernel once, and chooses between
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gkn.graph.graph import Graph
+from gkn.graph.moments import window
 from gkn.ops import Backend, autocast, edge_silu, inverse, library, pick, quadrature
+from gkn.ops.corrected import coefficients, corrected_window
 from gkn.ops.edges import Measure
 from gkn.ops.hidden import differentiable
 from gkn.ops.integral import plan_integral
@@ -49,11 +53,6 @@ def ball_features(x: Tensor, a: Tensor, radius: float, which: tuple[int, ...]) -
     return torch.cat([x / radius, *(a[:, i : i + 1] for i in which)], 1)
 
 
-def window(x: Tensor, y: Tensor) -> Tensor:
-    """Return (1 - |x - y|^2)^2 in a ball of radius 1: smooth, so that a point crossing the radius changes nothing."""
-    return (1 - (x - y).square().sum(1)).clamp_min(0).square()
-
-
 def make_balls(
     where: Neighbourhoods, like: Kernel, count: int, *, recompute: bool | None = None, backend: Backend | None = None
 ) -> Balls:
@@ -67,7 +66,7 @@ def make_balls(
     backend = pick(backend, where.of_x.device, dtype, like.W.shape[1])
     where = where._replace(weights=quadrature(where.weights, where.graph, mean=True))
     constant = not (torch.is_grad_enabled() and (where.of_x.requires_grad or where.of_y.requires_grad))
-    plain = constant and where.of_x.dtype == torch.float32 and not library.is_transformed()
+    plain = constant and where.of_x.dtype == torch.float32 and not library.is_transformed() and where.graph.moments is None
     if plain and fits_chip(like, where.of_x.shape[1], dtype, backend):
         return ChipBalls(where)
     kept = where.graph.num_edges * sum(like.sizes) * dtype.itemsize * (3 * count if torch.is_grad_enabled() else 1)
@@ -116,6 +115,11 @@ class BlockBalls(Balls):
 
     def __init__(self, where: Neighbourhoods, backend: Backend) -> None:
         self.where, self.backend = where, backend
+        self._x, self._window = where.of_x[:, : where.dim], window
+        if where.graph.moments is not None:
+            c = _correction(where)
+            assert c is not None
+            self._x, self._window = torch.cat([self._x, c.to(self._x)], 1), partial(_corrected, where.dim)
         self._scale = _window_and_scale(where)[1]
 
     def __call__(self, kernel: Kernel, v: Tensor, target_v: Tensor | None = None) -> Tensor:
@@ -126,7 +130,7 @@ class BlockBalls(Balls):
 
     def _integral(self, kernel: Kernel, v: Tensor) -> Tensor:
         graph, of_x, of_y, dim, weights = self.where
-        options: dict[str, Any] = {"weights": weights, "rho": window, "points": (of_x[:, :dim], of_y[:, :dim]), "mean": False}
+        options: dict[str, Any] = {"weights": weights, "rho": self._window, "points": (self._x, of_y[:, :dim]), "mean": False}
         plan = plan_integral(kernel, graph, of_x, of_y, **options, recompute=True, backend=self.backend)
         return plan.integral()(v) * self._scale.to(v.dtype)[:, None]
 
@@ -155,11 +159,24 @@ def _window_and_scale(where: Neighbourhoods) -> tuple[Tensor, Tensor]:
     """Return the window on every edge, and for every target 1 / its integral, or 0 if nothing is in its ball."""
     graph, kind = where.graph, torch.promote_types(where.of_x.dtype, torch.float32)
     x, y = where.of_x[:, : where.dim], where.of_y[:, : where.dim]
-    rho = window(x.index_select(0, graph.targets), y.index_select(0, graph.src)).to(kind)
+    c, at, of = _correction(where), x.index_select(0, graph.targets), y.index_select(0, graph.src)
+    rho = (window(at, of) if c is None else corrected_window(at, of, c.index_select(0, graph.targets))).to(kind)
     mass = rho if where.weights is None else rho * where.weights.to(kind).index_select(0, graph.src)
     edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
     whole = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
     return rho, inverse(whole)
+
+
+def _correction(where: Neighbourhoods) -> Tensor | None:
+    """Return the coefficients by which the windows of the targets are corrected, if the graph has moments."""
+    if where.graph.moments is None:
+        return None
+    return coefficients(where.graph, where.of_x[:, : where.dim], where.of_y[:, : where.dim], where.weights, where.graph.moments)
+
+
+def _corrected(dim: int, x: Tensor, y: Tensor) -> Tensor:
+    """Return the corrected window, given targets whose coefficients follow their points."""
+    return corrected_window(x[:, :dim], y, x[:, dim:])
 
 
 class _Means(Kernel):

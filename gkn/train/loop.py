@@ -86,7 +86,7 @@ class Trainer:
         symmetries = Symmetries.of(datasets, self.inputs) if recipe.symmetries else None
         made: dict[str, Any] = {"device": self.device, "dtype": self.model.like.dtype, "weighted": setup.weighted}
         pairs = zip(datasets, setup.rules, strict=True)
-        made["periods"] = periods_for(self.model, datasets[0][0].domain)
+        made |= {"periods": periods_for(self.model, datasets[0][0].domain), "degree": self.model.moments}
         as_usual = setup.start is None and not recipe.pointwise and recipe.zero is None
         hidden = made["hidden"] = hidden_scales(datasets, self.outputs if as_usual else None)
         sources = []

@@ -12,6 +12,7 @@ from torch import Tensor
 from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
 from gkn.graph.batches import Batch
+from gkn.graph.moments import turned as turned_moments
 
 CUBE = 0.98
 """Shortest side of a box that still counts as the unit box, which random points do not fill to its edges."""
@@ -53,8 +54,10 @@ class Symmetries:
         sizes = torch.tensor(batch.sizes, device=device)
         each = torch.arange(len(sizes), device=device).repeat_interleave(sizes, output_size=len(batch.x))
         axes, turned = drawn[:, 0].argsort(1)[each], (drawn[:, 1] < 0.5)[each]
-        x = batch.x.gather(1, axes)
-        return replace(batch, x=torch.where(turned, 1 - x, x), a=self._fields(batch.a, axes, turned))
+        x, graph = batch.x.gather(1, axes), batch.graph
+        if graph.moments is not None:
+            graph = graph.with_moments(turned_moments(graph.moments, axes, turned))
+        return replace(batch, graph=graph, x=torch.where(turned, 1 - x, x), a=self._fields(batch.a, axes, turned))
 
     def _fields(self, a: Tensor, axes: Tensor, turned: Tensor) -> Tensor:
         mean, std = (x.to(a) for x in (self.inputs.mean, self.inputs.std))
