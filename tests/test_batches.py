@@ -5,6 +5,8 @@ from gkn import Cloud, DarcyMesh, Dataset, Graph, Grid, Normalizer, Nystrom, Rad
 from gkn.data.sample import BadNumbers
 from gkn.graph.batches import Batches
 from gkn.graph.neighbors import lumped
+from gkn.train.prefetch import Prefetcher
+from gkn.train.recipe import Recipe
 
 
 def functions(n=5, size=9):
@@ -160,3 +162,14 @@ def test_what_is_fixed_is_the_same_in_every_batch(monkeypatch):
     assert not made(make_dataset(DarcyMesh(size=6, modes=4, vary=True), 2, 0), Radius(0.4)).batch([0, 1]).fixed
     monkeypatch.setattr("gkn.graph.batches.available_memory", lambda _: 1)
     assert not made(functions(), Radius(0.3)).batch([0, 1]).fixed
+
+
+def test_an_epoch_may_have_some_of_the_graphs():
+    """Others in the next epoch, without one twice; and as many steps as that takes."""
+    source = made(functions(9), Radius(0.3))
+    some = Prefetcher([source], Recipe(batch=2, per_epoch=5), 0, 1, torch.device("cpu"))
+    assert some.steps == 3
+    plans = [[graph for _, part in some._plan(epoch) for graph in part] for epoch in range(6)]
+    assert [len({*plan}) for plan in plans] == [5] * 6
+    assert {graph for plan in plans for graph in plan} == {*range(9)}
+    assert Prefetcher([source], Recipe(batch=2, per_epoch=50), 0, 1, torch.device("cpu")).steps == 5

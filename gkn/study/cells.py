@@ -90,7 +90,7 @@ class Cell:
         return digest(plain(self))[:16]
 
 
-LATER = ("patience", "unroll")
+LATER = ("patience", "unroll", "per_epoch")
 
 
 def plain(value: Any) -> Any:

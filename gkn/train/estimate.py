@@ -21,7 +21,7 @@ STEPS = 3  # timed passes
 def announcement(setup: Setup, device: str) -> str:
     """Return a sentence about the model, the number of steps and the time they will take."""
     recipe, model = setup.recipe, setup.model
-    steps = sum(-(-len(each) * rule.graphs // recipe.batch) for each, rule in zip(setup.datasets, setup.rules, strict=True))
+    steps = sum(recipe.steps(len(each) * rule.graphs) for each, rule in zip(setup.datasets, setup.rules, strict=True))
     count = sum(x.numel() for x in model.parameters())
     text = f"{type(model).__name__} of {count} parameters, {recipe.epochs} epochs of {steps} steps"
     if not count or os.environ.get("RANK", "0") != "0":
@@ -49,6 +49,7 @@ def seconds_per_step(setup: Setup, device: str = "cpu") -> float:
     model.prepare(some, inputs, outputs)
     periods = periods_for(model, some[0][0].domain)
     made: dict[str, Any] = {"device": device, "dtype": dtype, "weighted": setup.weighted, "periods": periods}
+    made["degree"] = model.moments
     batches = Batches(some[0], setup.rules[0], inputs, outputs, **made)
     graphs = [*range(min(recipe.batch, len(batches)))]
     seconds = []

@@ -29,7 +29,7 @@ class Prefetcher:
     @property
     def steps(self) -> int:
         """Number of steps of an epoch."""
-        return sum(-(-len(each) // self.recipe.batch) for each in self.sources)
+        return sum(self.recipe.steps(len(each)) for each in self.sources)
 
     def batches(self, epoch: int, place: int) -> Iterator[tuple[Batch | None, int]]:
         """Yield this rank's share of each batch from that place to the end of the run, or None; and the size of the batch.
@@ -55,11 +55,11 @@ class Prefetcher:
             ready = following
 
     def _plan(self, epoch: int) -> list[tuple[Batches, list[int]]]:
-        """Return the batches of an epoch: every graph once, in an order that depends on seed and epoch alone."""
+        """Return the batches of an epoch: every graph once, or `per_epoch` of them, in an order given by seed and epoch."""
         rng = stream(self.recipe.seed, epoch, 3)
         plan = []
         for each in self.sources:
-            order = torch.randperm(len(each), generator=rng)
+            order = torch.randperm(len(each), generator=rng)[: self.recipe.counted(len(each))]
             plan += [(each, part.tolist()) for part in order.split(self.recipe.batch)]
         return [plan[i] for i in torch.randperm(len(plan), generator=rng).tolist()] if len(self.sources) > 1 else plan
 

@@ -18,11 +18,17 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, 
 PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
 
 
+LATER = ("unroll", "per_epoch")
+"""Entries that came later."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """All settings of a training. `RECIPES` has some with names.
 
     epochs        number of passes over all samples
+    per_epoch     graphs of an epoch, drawn anew for each: for datasets of so many pairs of states that a pass over all of them
+                  takes too long. None: all
     batch         graphs per step, on all ranks together
     loss          mse: of normalised u. abs: the sum of its absolute errors. relative: the relative l2 error of u itself
     optimizer     adam, with weight decay in the gradient; adamw, with decoupled weight decay; muon for matrices, with adamw
@@ -64,6 +70,7 @@ class Recipe:
     symmetries: bool = False
     patience: int | None = None
     unroll: float | None = None
+    per_epoch: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
@@ -80,8 +87,10 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 2**62:
                 raise ValueError(f"Recipe({name}={value!r}): needed a whole number, at least {least}, at most 2^62")
-        if self.patience is not None and (type(self.patience) is not int or self.patience < 1):
-            raise ValueError(f"Recipe(patience={self.patience!r}): needed a whole number, at least 1, or None")
+        for name in ("patience", "per_epoch"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(f"Recipe({name}={value!r}): needed a whole number, at least 1, or None")
         for name, low, high in (
             ("lr", 0, 1e6),
             ("decay", -1, 1e6),
@@ -105,8 +114,16 @@ class Recipe:
                 )
 
     def entries(self) -> dict[str, Any]:
-        """Return all entries, as they are stored. `unroll` is left out if it is not used: older runs do not know it."""
-        return {name: value for name, value in asdict(self).items() if name != "unroll" or value is not None}
+        """Return all entries, as they are stored. Those that older runs do not know are left out if they are not used."""
+        return {name: value for name, value in asdict(self).items() if name not in LATER or value is not None}
+
+    def counted(self, graphs: int) -> int:
+        """Return how many of so many graphs an epoch has."""
+        return min(graphs, self.per_epoch or graphs)
+
+    def steps(self, graphs: int) -> int:
+        """Return the number of steps of an epoch, given the number of graphs of a dataset."""
+        return -(-self.counted(graphs) // self.batch)
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, if an epoch has `steps`."""

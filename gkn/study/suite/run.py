@@ -33,9 +33,12 @@ from gkn.system.files import canonical, digest, make_folder, read_regular, write
 from gkn.system.machine import cores
 from gkn.train.fit import fit
 from gkn.train.progress import Status
+from gkn.train.recipe import recipe_named
 
 EVALUATIONS = 4
 """Evaluations of the validation samples during a training."""
+LEAST_EPOCHS = 40
+"""Epochs of a training. If there is no time for as many passes over all samples, an epoch has some of them."""
 STEPS = {"cpu": (2, 8), "cuda": (40, 60)}
 """Steps before the time of a step is measured, and steps that are measured."""
 FEW = 32
@@ -182,15 +185,15 @@ def do(cell: Cell, place: Place) -> dict[str, Any]:
     train, held, test = samples_of(cell.task, place)
     options = specification(cell, train, place)
     folder = place.work / "trained" / cell.hash
-    # A run that was interrupted has its number of epochs from when it began: the machine may be slower or faster now.
-    epochs = _kept(folder.with_suffix(".json"), lambda: epochs_for(cell, train, options, place))
-    every = max(1, epochs // EVALUATIONS)
+    # A run that was interrupted has its length from when it began: the machine may be slower or faster now.
+    length = _kept(folder.with_suffix(".json"), lambda: length_for(cell, train, options, place))
+    every = max(1, length["epochs"] // EVALUATIONS)
     about = {"task": cell.task.name}
     said: list[str] = []
     operator = fit(
         train,
         cell.model,
-        **{**options, "epochs": epochs},
+        **{**options, **length},
         validation=held,
         evaluate_every=every,
         out=folder,
@@ -203,7 +206,7 @@ def do(cell: Cell, place: Place) -> dict[str, Any]:
     start = time.perf_counter()
     errors = operator.evaluate(test)
     metrics = operator.about["metrics"]
-    more = {"parameters": count_of(operator.model), "epochs": epochs, "warnings": said}
+    more = {"parameters": count_of(operator.model), **length, "warnings": said}
     seconds = {"fit": _seconds(folder), "judge": time.perf_counter() - start}
     return {"error": errors.json(), "validation": metrics["validation"], "seconds": seconds, **more}
 
@@ -214,7 +217,7 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
     Rule, smoothing, recipe and loss are those that `NearFar` suggests. GKN and Multigrid have radii of their own, GKN nodes of
     its own. FNO has no step of Muon for its complex parameters, and Potential begins near its answer.
     """
-    samples = train.pairs(cell.task.stepping) if train.in_time else train
+    samples = _samples(cell, train)
     ours, theirs = NearFar.defaults(samples), MODELS[cell.model].defaults(samples)
     settings = {**cell.settings}
     recipe = {name: value for name, value in ours.changes.items() if name != "epochs"}
@@ -237,41 +240,50 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
     }
 
 
-def epochs_for(cell: Cell, train: Dataset, options: Mapping[str, Any], place: Place) -> int:
-    """Return the number of epochs that fit into the seconds of a cell, at least one.
+def length_for(cell: Cell, train: Dataset, options: Mapping[str, Any], place: Place) -> dict[str, int]:
+    """Return the number of epochs that fit into the seconds of a cell and, if those are few, how many graphs each has.
 
     The time of a step is that of a short training, after the steps in which a GPU compiles and records.
     """
     warm, timed = STEPS["cuda" if place.device.startswith("cuda") else "cpu"]
-    few, moments, steps = train.take(min(len(train), FEW)), [], 0
+    moments: list[float] = []
 
     def tick(status: Status) -> None:
-        nonlocal steps
         moments.append(time.perf_counter())
-        steps = status.steps // status.epochs
         if len(moments) > warm + timed:
             raise _Measured
 
     short = {**options, "epochs": warm + timed + 1, "device": place.device}
     with suppress(_Measured):
-        fit(few, cell.model, **short, report=tick, warn=lambda text: None)
-    seconds = steps * (moments[-1] - moments[warm]) / timed * len(train) / len(few)
-    return max(1, math.floor(RESERVE * cell.seconds / seconds))
+        fit(train.take(min(len(train), FEW)), cell.model, **short, report=tick, warn=lambda text: None)
+    steps = max(1, math.floor(RESERVE * cell.seconds * timed / (moments[-1] - moments[warm])))
+    recipe = recipe_named(options["recipe"])
+    of_epoch = recipe.steps(len(_samples(cell, train)))
+    if steps >= LEAST_EPOCHS * of_epoch:
+        return {"epochs": steps // of_epoch}
+    epochs = min(LEAST_EPOCHS, steps)
+    return {"epochs": epochs, "per_epoch": recipe.batch * (steps // epochs)}
 
 
 class _Measured(Exception):
     """Ends a training that was begun to measure the time of its steps."""
 
 
-def _kept(path: Path, make: Callable[[], int]) -> int:
-    """Return the number in a file, or make it and write it there."""
+def _samples(cell: Cell, train: Dataset) -> Dataset:
+    """Return what is learned from: pairs of states, if there are trajectories."""
+    return train.pairs(cell.task.stepping) if train.in_time else train
+
+
+def _kept(path: Path, make: Callable[[], dict[str, int]]) -> dict[str, int]:
+    """Return the numbers in a file, or make them and write them there."""
     try:
-        return int(json.loads(read_regular(path)))
-    except (OSError, ValueError, TypeError):
-        number = make()
+        found = json.loads(read_regular(path))
+        return {name: int(found[name]) for name in ("epochs", "per_epoch") if name in found or name == "epochs"}
+    except (OSError, ValueError, TypeError, KeyError):
+        numbers = make()
         make_folder(path.parent)
-        write(path, canonical(number))
-        return number
+        write(path, canonical(numbers))
+        return numbers
 
 
 def _seconds(folder: Path) -> float:

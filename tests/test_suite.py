@@ -1,0 +1,144 @@
+"""The suite: every model gets the same of everything, finished cells are kept, and pages say what they say."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gkn.data.stepping import Stepping
+from gkn.models import MODELS
+from gkn.study.suite import run
+from gkn.study.suite.pages import write_pages
+from gkn.study.suite.run import Cell, fill, length_for, result_of, rows_of, samples_of, specification, ways_of
+from gkn.study.suite.tasks import SCALES, models_for, ways
+from gkn.study.work import Place
+from tests.test_cli import run as command
+
+SMOKE = SCALES["smoke"]
+ALL = [(scale, task) for scale in SCALES.values() for task in scale.tasks]
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(results=tmp_path / "results", work=tmp_path / "work", device="cpu", jobs=1, command="a test")
+
+
+def cells_of(name, place):
+    return next(models for task, models in rows_of(SMOKE, 0).items() if name in task)
+
+
+@pytest.mark.parametrize("name", ["darcy 2-D", "heat, disk", "plate"])
+def test_all_models_get_the_same(name, place):
+    """The same samples, inputs, smoothed copies, loss, recipe, stepping and seconds; only what is named below may differ."""
+    cells = cells_of(name, place)
+    train, _, _ = samples_of(cells["NearFar"].task, place)
+    found = {model: specification(cell, train, place) for model, cell in cells.items()}
+    ours = found["NearFar"]
+    for model, options in found.items():
+        differing = {key for key in {*ours, *options} if ours.get(key) != options.get(key)}
+        own = {"settings"}
+        own |= {"optimizer", "lr"} if model in run.RATES else set()
+        own |= {"rule"} if model not in ("NearFar", "GKN", "Multigrid") else set()
+        assert differing <= own, model
+        assert cells[model].seconds == cells["NearFar"].seconds
+        assert cells[model].task == cells["NearFar"].task
+
+
+def test_rows_have_the_models_that_fit():
+    for scale, task in ALL:
+        names = models_for(task, scale)
+        assert {"NearFar", "Multigrid", "Transformer", "SliceAttention"} <= {*names} <= {*MODELS}
+        assert ("FNO" in names) == task.grids
+        assert ("GKN" in names) == task.kernels
+
+
+def test_all_problems_of_the_issue_are_rows():
+    problems = {task.problem for task in SCALES["full"].tasks}
+    wanted = {"darcy", "darcy-fg", "darcy-mesh", "poisson", "plate", "layer-potential", "heat", "wave", "burgers"}
+    assert problems == wanted | {"navier-stokes"}
+
+
+def test_the_ways_are_all_combinations():
+    found = ways(SMOKE.tasks[0])
+    assert {(each.target, each.pairs, last) for each, last in found.values()} == {
+        (target, pairs, last)
+        for target in ("value", "difference", "quotient")
+        for pairs in ("one", "all")
+        for last in (None, 0.1)
+    }
+    assert {*ways_of(SMOKE, 0)} == {*found}
+
+
+def test_a_cell_is_kept_and_not_trained_again(place, monkeypatch):
+    cells = [cells_of("poisson", place)[name] for name in ("NearFar", "Transformer")]
+    assert fill(cells, place) == []
+    first = [result_of(cell, place) for cell in cells]
+    assert all(each["error"]["mean"] > 0 for each in first)
+    assert first[0]["commit"]
+    assert first[0]["command"] == "a test"
+    monkeypatch.setattr(run, "do", lambda *_: pytest.fail("trained again"))
+    assert fill(cells, place) == []
+    page = write_pages(place, SMOKE).with_name("README.md").read_text()
+    assert "poisson, mesh" in page
+    assert f"{first[0]['error']['mean']:.4f}" in page
+
+
+def test_damaged_cells_are_done_again(place):
+    cell = cells_of("poisson", place)["Transformer"]
+    fill([cell], place)
+    path = run.file_of(cell, place)
+    path.write_text(path.read_text()[:-20])
+    assert result_of(cell, place) is None
+    fill([cell], place)
+    assert result_of(cell, place) is not None
+
+
+def test_other_seconds_or_steppings_are_other_cells():
+    cell = rows_of(SMOKE, 0)["heat, disk"]["NearFar"]
+    others = [replace(cell, seconds=9.0), replace(cell, seed=1), replace(cell, unroll=0.1)]
+    others.append(replace(cell, task=replace(cell.task, stepping=Stepping(target="value", clock=False))))
+    assert len({each.hash for each in (cell, *others)}) == 5
+    assert replace(cell, task=replace(cell.task, published=())).hash == cell.hash
+
+
+def test_the_length_of_a_training_follows_from_its_seconds(place):
+    cell = cells_of("heat, disk", place)["NearFar"]
+    train, _, _ = samples_of(cell.task, place)
+    options = specification(cell, train, place)
+    counted = []
+    for seconds in (1.0, 50.0):
+        length = length_for(replace(cell, seconds=seconds), train, options, place)
+        graphs = length.get("per_epoch", len(train.pairs(cell.task.stepping)))
+        counted.append(length["epochs"] * -(-graphs // 4))
+    assert 8 < counted[1] / counted[0] < 300
+
+
+def test_a_failure_is_kept_as_such_and_shown(place, monkeypatch):
+    from gkn.data.sample import BadNumbers
+
+    cell: Cell = cells_of("poisson", place)["NearFar"]
+
+    def diverge(*_):
+        raise BadNumbers("the loss is nan")
+
+    monkeypatch.setattr(run, "do", diverge)
+    fill([cell], place)
+    assert result_of(cell, place)["failed"] == "the loss is nan"
+    assert "diverged" in write_pages(place, SMOKE).with_name("README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [(["--scale", "huge"], "smoke, small, full"), (["tables"], "problems or ways"), (["--only", "chess"], "darcy 2-D")],
+)
+def test_the_command_line_refuses_what_there_is_not(arguments, wanted, tmp_path):
+    assert wanted in command("suite", *arguments, "--out", tmp_path / "x", code=2)
+
+
+def test_a_row_by_the_command_line(tmp_path):
+    place = ["--out", tmp_path / "r", "--work", tmp_path / "w", "--device", "cpu"]
+    said = command("suite", "problems", "--only", "wave", "--model", "Transformer", *place)
+    assert "wave, l-shape: Transformer, seed 0" in said
+    (file,) = (tmp_path / "r" / "cells").iterdir()
+    assert json.loads(file.read_text())["cell"]["model"] == "Transformer"
+    command("suite", "--pages", *place)
