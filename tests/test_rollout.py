@@ -1,6 +1,8 @@
 """Rollouts: exact steps give exact trajectories, cut or whole; boundary values, ranges, and states that are not finite."""
 
+import gc
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -185,6 +187,10 @@ def test_starts_are_checked():
     operator = exact(data, Stepping())
     with pytest.raises(KeyError, match="the operator needs 'u' to start from; given are: v"):
         operator.start(data.domain, v=torch.ones(25))
+    with pytest.raises(ValueError, match=r"u of shape \(24,\); needed \(25,\)"):
+        operator.start(data.domain, u=torch.ones(24))
+    with pytest.raises(KeyError, match="no field 'k'; there are u"):
+        operator.start(data.domain, u=torch.ones(25), k=torch.ones(25))
     with pytest.raises(ValueError, match="must be finite"):
         operator.rollout(operator.start(data.domain, u=torch.full((25,), float("nan"))), [0.25])
     with pytest.raises(ValueError, match="it does not step"):
@@ -193,24 +199,54 @@ def test_starts_are_checked():
     assert torch.allclose(found, torch.full_like(found, np.exp(-RATE * 0.25)), rtol=1e-13)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_memory_does_not_grow_with_the_number_of_times():
-    import tracemalloc
+    """Of all states that were yielded, those are alive that the next step needs, and the one that the caller holds."""
+    data = decaying(T=3)
+    rollout = exact(data, Stepping(clock=False)).rollout(data.trajectory(0), 0.25 * torch.arange(1, 60))
+    seen = []
+    for _, u in rollout:
+        seen.append(weakref.ref(u))
+    assert len(seen) == 59
+    del u
+    gc.collect()
+    assert sum(each() is not None for each in seen) <= 2
 
-    data = decaying(grid=Grid(33), T=3)
-    operator = exact(data, Stepping(clock=False))
-    start, peaks = data.trajectory(0), []
-    for count in (20, 400):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            rollout = operator.rollout(start, 0.25 * torch.arange(1, count + 1))
-            kept = []
-            tracemalloc.start()
-            for _, u in rollout:
-                kept.append(u.untyped_storage().nbytes())  # numbers, no states
-            peaks.append(tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
-        assert rollout.end.u.shape[0] == 1
-    assert peaks[1] < peaks[0] + 200_000
+
+def test_a_rollout_can_be_iterated_again():
+    """From its beginning, also after it was left in the middle."""
+    data = decaying()
+    rollout = exact(data, Stepping(pairs="all")).rollout(data.trajectory(0))
+    whole = rollout.stack()
+    assert torch.equal(rollout.stack(), whole)
+    for time, _ in rollout:
+        if time > 0.4:
+            break
+    assert torch.equal(rollout.stack(), whole)
+
+
+def test_a_state_too_large_for_the_network_ends_the_rollout():
+    """It is finite in double precision, in which states are kept, but not in the single precision of the network."""
+    data = decaying()
+    operator = exact(data, Stepping("difference", clock=False), grow=True)
+    operator.model.float()
+    rollout = operator.rollout(operator.start(data.domain, u=torch.full((25,), 1e-170, dtype=torch.float64)), [0.25, 0.5, 0.75])
+    operator.model.forward = lambda graph, x, a, weights=None: 1e30 * torch.ones_like(a[:, :1])
+    operator.outputs.std.mul_(1e30)
+    with pytest.warns(UserWarning, match="stopped at the step to time 0.25"):
+        assert len(rollout.stack()) == 0
+
+
+def test_states_of_a_history_are_as_far_apart_as_in_training():
+    data = decaying()
+    operator = exact(data, Stepping(history=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        operator.rollout(data.trajectory(0))
+    first = data.trajectory(0)
+    gap = operator.start(data.domain, u=first.u[[0, 2], :, 0], time=first.times[[0, 2]])
+    with pytest.raises(ValueError, match=r"first states are at the times 0, 0.5; needed states 0.25 apart.*missing"):
+        operator.rollout(gap, [0.75])
 
 
 def test_errors_over_time_and_trivial_forecasts():

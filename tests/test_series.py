@@ -11,7 +11,7 @@ from gkn import Dataset, Grid, Mesh, import_files
 from gkn.data.readers import ReadOptions, UnreadableFile, read_files
 from gkn.data.stepping import Stepping
 from gkn.data.writers.series import save_series
-from tests.decay import decaying
+from tests.decay import RATE, decaying
 from tests.test_cli import run as command
 from tests.test_rollout import exact
 
@@ -130,7 +130,8 @@ def test_arrays_with_times_on_a_grid(tmp_path):
     ("arrays", "message"),
     [
         ({"times": np.array([0, 2, 1.0]), "u": np.ones((3, 6, 6))}, "the times do not increase"),
-        ({"times": np.array([0, np.nan, 1]), "u": np.ones((3, 6, 6))}, "the times do not increase"),
+        ({"times": np.array([0, np.nan, 1]), "u": np.ones((3, 6, 6))}, "times must be finite, but 1 of 3 are not"),
+        ({"times": np.arange(6.0), "u": np.ones((6, 6, 6))}, "may be 6 trajectories or one"),
         ({"times": np.zeros((2, 2, 2)), "u": np.ones((3, 6, 6))}, "times of shape"),
         ({"times": np.arange(5.0), "u": np.ones((3, 6, 6))}, "5 times, but no field"),
         ({"times": np.array([[0, 1, 2.0]] * 3), "u": np.ones((4, 3, 6, 6))}, "times of 3 trajectories, fields of 4"),
@@ -165,6 +166,34 @@ def test_a_shorter_series_leaves_no_files_of_a_longer_one(tmp_path):
     for count in (4, 2):
         save_series(tmp_path / "x.pvd", grid, ((float(t), {"u": np.ones(9)}) for t in range(count)))
     assert len([*(tmp_path / "x").glob("*.vtu")]) == 2
+
+
+def test_other_files_in_the_folder_of_a_series_stay(tmp_path):
+    grid = Grid(3)
+    for count in (4, 2):
+        save_series(tmp_path / "x[1].pvd", grid, ((float(t), {"u": np.ones(9)}) for t in range(count)))
+        for name in ("x[1]_notes.vtu", "x[1]_mine.vtu", "other_00009.vtu"):
+            (tmp_path / "x[1]" / name).touch()
+    left = {file.name for file in (tmp_path / "x[1]").iterdir()}
+    assert left == {"x[1]_00000.vtu", "x[1]_00001.vtu", "x[1]_notes.vtu", "x[1]_mine.vtu", "other_00009.vtu"}
+
+
+@pytest.mark.parametrize("trajectories", [1, 3])
+@pytest.mark.parametrize("points", [True, False])
+def test_static_fields_stand_beside_trajectories(trajectories, points, tmp_path):
+    """Also if there are as many trajectories as times."""
+    rng, space = np.random.default_rng(0), (16,) if points else (4, 5)
+    u, k = rng.random((trajectories, 3, *space)), rng.random((trajectories, *space))
+    arrays = {"points": Grid(4).points.numpy()} if points else {}
+    times = np.array(TIMES) if points or trajectories == 1 else np.array([TIMES] * 3)
+    shapes = [(u, k)] if trajectories > 1 else [(u, k), (u[0], k[0]), (u, k[0])]
+    for moving, static in shapes:
+        np.savez(tmp_path / "x.npz", times=times, u=moving, k=static, **arrays)
+        data = import_files(tmp_path / "x.npz", inputs=["k"])
+        assert len(data) == trajectories
+        for i in range(trajectories):
+            assert np.array_equal(data.value("u", i).numpy(), u[i].reshape(3, -1))
+            assert np.array_equal(data.value("k", i).numpy(), k[i].reshape(-1))
 
 
 @pytest.mark.parametrize("domain", [Grid(5), Grid((6,)), Mesh.square(0.4)], ids=["grid", "line", "mesh"])
@@ -228,6 +257,7 @@ def test_train_between_two_times(run, tmp_path):
     assert "u_end" in said
     said = gkn_runs(f"eval {tmp_path}/r {run}/data")
     assert "u_end" in said
+    assert "u_end at 25 points" in gkn_runs(f"predict {tmp_path}/r --input {run}/one.npz --out {tmp_path}/x.npz")
 
 
 @pytest.mark.parametrize(
@@ -258,6 +288,44 @@ def test_a_rollout_that_stops_keeps_what_is_finite(run, tmp_path):
     assert "the 1 states before are in" in said
     assert len([*(tmp_path / "x").glob("*.vtu")]) == 1
     assert torch.isfinite(torch.from_numpy(gkn.data.readers.read_sample(tmp_path / "x/x_00000.vtu").fields["u"].numpy())).all()
+
+
+@pytest.mark.parametrize("ending", ["pvd", "npz", "gif"])
+def test_a_rollout_without_a_finite_state_writes_nothing(ending, run, tmp_path):
+    data = Dataset.open(run / "data")
+    exact(data, Stepping("difference", clock=False), grow=True).save(tmp_path / "o")
+    arrays = {**np.load(run / "one.npz")}
+    np.savez(tmp_path / "huge.npz", **{**arrays, "u": arrays["u"] * 1e200})
+    predict = f"predict {tmp_path}/o --out {tmp_path}/x.{ending} --times 0.25,0.5"
+    said = gkn_runs(f"{predict} --input {tmp_path}/huge.npz", 1)
+    assert "stopped at the step to time 0.25" in said
+    assert "nothing was written to" in said
+    assert not (tmp_path / f"x.{ending}").exists()
+
+
+def test_times_are_compared_in_their_own_unit(run, tmp_path):
+    """Neither the time of the initial state off by rounding, nor a truth of another time."""
+    arrays = {**np.load(run / "one.npz")}
+    for factor in (1.0, 1e-11):
+        np.savez(tmp_path / "x.npz", **{**arrays, "times": (arrays["times"] + 0.3) * factor})
+        predict = f"predict {run}/exact --input {tmp_path}/x.npz --out {tmp_path}/y.npz --step 0.01"
+        said = gkn_runs(f"{predict} --times {0.1 * 3 * factor!r},{0.55 * factor!r},{0.6 * factor!r}")
+        assert "u at 3 times" in said
+        assert "on average over 1 times" in said
+
+
+def test_a_forecast_goes_on_from_its_own_file(tmp_path):
+    """Static fields are written too."""
+    grid, times = Grid(4), torch.arange(3, dtype=torch.float64)
+    u = torch.rand(4, 1, 16, dtype=torch.float64) * torch.exp(-RATE * times)[:, None]
+    data = Dataset(grid, u=u, k=torch.rand(4, 16, dtype=torch.float64), times=times)
+    exact(data, Stepping(clock=False)).save(tmp_path / "o")
+    one = data.trajectory(0)
+    np.savez(tmp_path / "a.npz", points=grid.points.numpy(), times=times, u=one.u[..., 0], k=one.a[:, 0])
+    for ending in ("npz", "pvd"):
+        gkn_runs(f"predict {tmp_path}/o --input {tmp_path}/a.npz --out {tmp_path}/b.{ending} --times 0,1,2")
+        gkn_runs(f"predict {tmp_path}/o --input {tmp_path}/b.{ending} --out {tmp_path}/c.npz --times 1,2")
+        assert np.allclose(np.load(tmp_path / "c.npz")["u"], one.u[1:, :, 0], rtol=1e-12)
 
 
 def test_options_of_reading_are_kept():

@@ -174,6 +174,20 @@ def test_validation_is_the_error_of_the_state():
 # --- unrolled steps
 
 
+def test_held_boundary_values_are_right_in_the_unrolled_phase():
+    """As in a rollout, they are set again after the first step, whatever the network makes of them."""
+    data = decaying(n=2, T=4, step=0.5)
+    view = data.pairs(Stepping(held=("u",)))
+    scaled = [Normalizer.fit(view, names) for names in (view.inputs, view.outputs)]
+    batches = Batches(view, Radius(0.4), *scaled, lead=Batches(view.leads(), Radius(0.4), *scaled))
+    batches.leading = True
+    batch = batches.batch([1, 2])
+    changed = Unroll.of(view, scaled[0], batches.unit)(batch, batch.lead, torch.ones(len(batch.x), 1))
+    assert torch.equal(batch.edge, data.domain.boundary.repeat(2))
+    assert torch.equal(changed.a[batch.edge], batch.a[batch.edge])
+    assert not torch.isclose(changed.a[~batch.edge, 0], batch.a[~batch.edge, 0]).any()
+
+
 @pytest.mark.parametrize("target", ["value", "difference", "quotient"])
 def test_unrolled_pairs_begin_with_what_the_network_predicts(target):
     """Batches are built from the changed states themselves and compared with those that `Unroll` changes."""
@@ -259,3 +273,13 @@ def test_fit_says_what_it_needs():
         gkn.fit(steady, settings=SMALL, epochs=1, unroll=0.5)
     with pytest.raises(ValueError, match=r"Recipe\(unroll="):
         gkn.Recipe(unroll=2.0)
+
+
+def test_fields_that_are_held_must_be_outputs():
+    with pytest.raises(ValueError, match=r"Stepping\(held=...\): no output 'zz'; there are u"):
+        gkn.fit(decaying(n=4, grid=Grid(5)), settings=SMALL, epochs=1, stepping=Stepping(held=("zz",)))
+
+
+def test_pairs_are_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="save the trajectories"):
+        decaying().pairs().save(tmp_path / "p")

@@ -75,7 +75,7 @@ def test_a_history_gives_earlier_states_and_needs_equal_steps():
         ValueError, match=r"history=2\): the recorded times must be equally far apart, but trajectory 0 has 0\.1"
     ):
         moving().pairs(Stepping(history=2))
-    with pytest.raises(ValueError, match="no pair of times at most"):
+    with pytest.raises(ValueError, match="no pair of times with 9 states"):
         data.pairs(Stepping(history=9))
 
 

@@ -105,7 +105,8 @@ def _explain(error: BaseException) -> None:
     """End the process with a sentence if the error is one of gkn's own, or one of torch's that has a known reason."""
     if isinstance(error, Stopped):
         what = "interrupted" if error.number == signal.SIGINT else "terminated"
-        _fail(f"{what}; what was finished is kept, run the same command again to go on", 128 + error.number)
+        kept = "what was finished is kept, run the same command again to go on"
+        _fail(f"{what}; {'the answer is not complete' if 'predict' in sys.argv[1:2] else kept}", 128 + error.number)
     import torch
 
     from gkn.data.generate import WorkerLost

@@ -11,11 +11,12 @@ import typer
 from torch import Tensor
 
 from gkn.cli.shell import console, plain, settings, warn
+from gkn.data.groups import ranges_of
 from gkn.data.readers import ReadOptions, listed_files, parameters_of, read_files
 from gkn.data.readers.series import trajectories_of
 from gkn.data.sample import Trajectory
 from gkn.data.writers.series import check_series, save_series
-from gkn.operator.operator import Operator
+from gkn.operator.operator import Operator, by_name
 from gkn.operator.rollout import Law, Rollout
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def forecast(options: PredictOptions, operator: Operator) -> None:
     times = _times(options.times or "")
     start = _start(options, operator, law)
     begin = float(start.times[law.stepping.history - 1])
-    after = times[times > begin]
+    slack = 1e-9 * float(torch.cat([times, torch.tensor([begin], dtype=times.dtype)]).abs().max())
+    after = times[times > begin + slack]
     if not len(after):
         raise typer.BadParameter(f"no time after that of the initial state, {begin:.6g}", param_hint="--times")
     with warnings.catch_warnings(record=True) as caught:
@@ -43,18 +45,21 @@ def forecast(options: PredictOptions, operator: Operator) -> None:
         rollout = operator.rollout(start, after, step=options.step)
         numbers = {name: float(start.a[0, j]) for j, name in enumerate(law.static) if _is_number(operator, name)}
         errors: list[float] = []
-        found = save_series(
-            options.out, start.domain, _named(operator, rollout, start, errors, bool((times == begin).any())), numbers
-        )
+        static = _static(operator, law, start)
+        states = _named(operator, rollout, start, errors, bool(((times - begin).abs() <= slack).any()))
+        written = ((time, {**static, **fields}) for time, fields in states)
+        found = save_series(options.out, start.domain, written if options.out.suffix != ".gif" else states, numbers)
     for each in caught:
         warn(str(each.message))
     text = f"{plain(options.out)}: {', '.join(law.states)} at {len(found)} times and {len(start.domain)} points"
+    text = text if found else f"{plain(options.out)}: no state could be computed"
     if errors:
         mean = sum(errors) / len(errors)
         text += f"; relative error {mean:.4f} on average over {len(errors)} times, {errors[-1]:.4f} at the last"
     console.print(text, soft_wrap=True)
     if rollout.stopped:
-        raise ArithmeticError(f"{rollout.stopped}; the {len(found)} states before are in {options.out}")
+        kept = f"the {len(found)} states before are in {options.out}" if found else f"nothing was written to {options.out}"
+        raise ArithmeticError(f"{rollout.stopped}; {kept}")
 
 
 def _named(
@@ -65,10 +70,18 @@ def _named(
         yield float(rollout.end.times[-1]), operator.named_states(rollout.end.u[-1])
     for time, state in rollout:
         near = (start.times - time).abs()
-        if float(near.min()) <= 1e-9 * max(1.0, abs(time)):
+        if float(near.min()) <= 1e-6 * float(start.times.diff().min() if len(start.times) > 1 else 0):
             truth, w = start.u[int(near.argmin())].double(), start.domain.weights[:, None]
             errors.append(float((w * (state - truth).square()).sum().sqrt() / (w * truth.square()).sum().sqrt()))
         yield time, operator.named_states(state)
+
+
+def _static(operator: Operator, law: Law, start: Trajectory) -> dict[str, Any]:
+    """Return the static fields by name, so that a rollout can begin with the file that is written."""
+    assert operator.features is not None
+    columns = [j for j, name in enumerate(law.static) if not _is_number(operator, name)]
+    names = [law.static[j] for j in columns]
+    return by_name(start.a[:, columns], ranges_of(names, operator.features.groups))
 
 
 def _is_number(operator: Operator, name: str) -> bool:

@@ -129,6 +129,9 @@ def _answer(
         console.print(plain(f"{file.name}: sample {options.sample} of {given.count}; --sample chooses another"), soft_wrap=True)
     numbers = {**given.parameters, **_numbers(options, file, known.parameters if known is not None else ())}
     fields: dict[str, Any] = {**_whole_vectors(given, operator), **numbers}
+    if operator.about.get("between"):  # it maps a state to a later one; in files both have the name of the field
+        starts = {name: name.removesuffix("_start") for name in needed or () if name.endswith("_start")}
+        fields |= {name: fields[state] for name, state in starts.items() if name not in fields and state in fields}
     writers.check(out, [*given.fields, *outputs])
     try:
         asked = operator.sample(given.domain, **fields)

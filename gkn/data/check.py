@@ -210,7 +210,8 @@ class _Residual(_Look):
 
     def finding(self) -> Finding:
         if not self.each:
-            unknown, none = "imported data; name the equation with --pde", "no finite sample on a grid or a mesh"
+            unknown = "imported data; name the equation with --pde"
+            none = "no residual is known of this problem, or no sample is finite and on a grid or a mesh"
             return Finding("residual", None, unknown if self.problem is None else none)
         ranked = sorted((value if math.isfinite(value) else math.inf, sample) for value, sample in self.each)
         (worst, sample), median = ranked[-1], ranked[len(ranked) // 2][0]

@@ -436,6 +436,8 @@ class Dataset(OverTime):
         """
         from gkn.data.saving import save_dataset
 
+        if self.stepping is not None:
+            raise ValueError("Dataset.save: these are pairs of states; save the trajectories, and make pairs of them when read")
         save_dataset(self, Path(path), self._origin() if origin is None else origin, force)
 
 

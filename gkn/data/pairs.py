@@ -175,9 +175,11 @@ def steps_of(times: Sequence[Tensor], stepping: Stepping) -> list[tuple[int, int
             limit = longest * (1 + EQUAL) if stepping.pairs == "all" else float("inf")
             found += [(number, first, last) for last in ends if at[last] - at[first] <= limit]
     if not found:
+        apart = f"at most {longest:.4g} apart " if stepping.pairs == "all" else ""
+        larger = ", a larger longest, or pairs='one'" if stepping.pairs == "all" else ""
         raise ValueError(
-            f"Dataset.pairs: no pair of times at most {longest:.4g} apart, with {stepping.history} states before; use a larger "
-            "longest, a smaller history, or pairs='one'"
+            f"Dataset.pairs: no pair of times {apart}with {stepping.history} states up to the first of them; use a smaller "
+            f"history{larger}"
         )
     return found
 

@@ -50,6 +50,9 @@ class Stepping:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"Stepping({name}={getattr(self, name)!r}): needed True or False")
 
+        if isinstance(self.held, str) or not all(isinstance(name, str) for name in self.held or ()):
+            raise ValueError(f"Stepping(held={self.held!r}): needed names of fields, e.g. held=('u',), or None")
+
     @property
     def suffix(self) -> str:
         """End of the names of the outputs."""

@@ -41,6 +41,7 @@ class Batch:
     u          (nodes, o) outputs with their mean, likewise with the state, in the same units, in float64; None for training
     floor      (o,) lower bound of that denominator for hidden fields; None if no field is hidden
     lead       the pairs that end where those of this batch begin; None if they are not needed
+    edge       (nodes,) bool: True on the boundary
     """
 
     graph: Graph
@@ -58,6 +59,7 @@ class Batch:
     u: Tensor | None = None
     floor: Tensor | None = None
     lead: Batch | None = None
+    edge: Tensor | None = None
 
     def split(self, counts: Sequence[int]) -> list[Batch]:
         """Split into batches of so many graphs each, whose graphs keep what was computed for the whole."""
@@ -72,6 +74,7 @@ class Batch:
             sizes, samples = self.sizes[which], self.samples[which]
             more: dict[str, Any] = {"fields": self.fields, "u": u, "floor": self.floor}
             more["lead"] = None if self.lead is None else self.lead.split(counts)[i]
+            more["edge"] = None if self.edge is None else self.edge[some]
             pieces.append(Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, **more))
         return pieces
 
@@ -79,7 +82,8 @@ class Batch:
         """Tell the allocator that another stream uses the batch, so that its memory is not reused before that is done."""
         graph = self.graph
         arrays = (graph.ptr, graph.src, graph.degrees, *graph.by_source, *(graph.made_of or ()))
-        for tensor in (self.x, self.a, self.deviation, self.std, self.counted, self.profile, self.weights, self.u, *arrays):
+        own = (self.x, self.a, self.deviation, self.std, self.counted, self.profile, self.weights, self.u, self.edge)
+        for tensor in (*own, *arrays):
             if tensor is not None:
                 tensor.record_stream(stream)
 
@@ -250,7 +254,7 @@ class Batches:
             counted, profile = counted + functions.reference, profile + functions.reference
         a, deviation, u = functions.a, functions.deviation, functions.u
         more = (weights, sizes, numbers, fixed, self._fields, u, self._floor)
-        return Batch(graph, x, a, deviation, std, counted, profile, *more)
+        return Batch(graph, x, a, deviation, std, counted, profile, *more, edge=points.edge)
 
     def _whole(self, count: int) -> tuple[Graph, _Points]:
         """Return `count` copies of the graph of the whole domain, and its points. The graph is cached: all batches share it."""
@@ -356,6 +360,7 @@ class _Points:
     std: Tensor  # (K or 1, o) as in `Batch`, and so are the next two
     counted: Tensor
     profile: Tensor
+    edge: Tensor  # (K,), bool
     moments: Tensor | None = None  # (K, polynomials)
 
     @staticmethod
@@ -366,7 +371,8 @@ class _Points:
         profile = mean - mean[:1]
         counted = mean if hidden is None else torch.where(hidden, profile, mean)
         x, weights = domain.points.to(device), domain.weights.to(device, dtype)
-        return _Points(x, weights, *(each.to(device, dtype) for each in (std, counted, profile)))
+        std, counted, profile = (each.to(device, dtype) for each in (std, counted, profile))
+        return _Points(x, weights, std, counted, profile, domain.boundary.to(device))
 
     def take(self, nodes: Tensor, weighted: bool) -> _Points:
         """Return the points of draws (G, m), one draw after the other.
@@ -376,13 +382,15 @@ class _Points:
         flat = nodes.reshape(-1)
         weights = lumped(self.x, self.weights, nodes).reshape(-1) if weighted else self.weights[flat]
         std, counted, profile = (x[flat] if len(x) > 1 else x for x in (self.std, self.counted, self.profile))
-        return _Points(self.x[flat], weights, std, counted, profile, None if self.moments is None else self.moments[flat])
+        moments = None if self.moments is None else self.moments[flat]
+        return _Points(self.x[flat], weights, std, counted, profile, self.edge[flat], moments)
 
     def times(self, count: int) -> _Points:
         """Return copies of the points, one after the other."""
         std, counted, profile = (x.repeat(count, 1) if len(x) > 1 else x for x in (self.std, self.counted, self.profile))
         moments = None if self.moments is None else self.moments.repeat(count, 1)
-        return _Points(self.x.repeat(count, 1), self.weights.repeat(count), std, counted, profile, moments)
+        x, weights, edge = self.x.repeat(count, 1), self.weights.repeat(count), self.edge.repeat(count)
+        return _Points(x, weights, std, counted, profile, edge, moments)
 
     def of(self, graph: Graph) -> Graph:
         """Return the graph of these points, with the points and what is known of them."""
@@ -404,4 +412,5 @@ def _joined(parts: list[Batch]) -> Batch:
     points, masses = (torch.cat([each[i] for each in made_of]) for i in range(2))
     graph = Graph.batch([part.graph for part in parts]).with_points(points, masses)
     more: dict[str, Any] = {"fields": parts[0].fields, "u": u, "floor": parts[0].floor}
+    more["edge"] = torch.cat([part.edge for part in parts if part.edge is not None])
     return Batch(graph, x, a, deviation, std, counted, profile, weights, sizes, samples, **more)

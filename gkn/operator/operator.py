@@ -301,12 +301,12 @@ class Operator:
 
     def named(self, u: Tensor) -> dict[str, NDArray[Any]]:
         """Return outputs (P, o) as plain arrays by name: (P,), vectors as (P, c)."""
-        return _by_name(u, {"u": (0, 1)} if self.features is None else self.features.output_fields)
+        return by_name(u, {"u": (0, 1)} if self.features is None else self.features.output_fields)
 
     def named_states(self, state: Tensor) -> dict[str, NDArray[Any]]:
         """Return a state (K, o) of a rollout as plain arrays by name: (K,), vectors as (K, c)."""
         assert self.features is not None
-        return _by_name(state, ranges_of(self.features.given[: state.shape[-1]], self.features.groups))
+        return by_name(state, ranges_of(self.features.given[: state.shape[-1]], self.features.groups))
 
     def _complete(self, sample: Sample) -> Sample:
         """Return the sample in the frame, with the fields that are computed from others if it has only those a user gives."""
@@ -442,7 +442,7 @@ class Operator:
         return encoded
 
 
-def _by_name(columns: Tensor, fields: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[Any]]:
+def by_name(columns: Tensor, fields: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[Any]]:
     """Return the columns (P, c) of each field as plain arrays, (P,) or (P, c)."""
     plain = columns.detach().cpu().numpy()
     return {name: plain[:, start] if stop == start + 1 else plain[:, start:stop] for name, (start, stop) in fields.items()}

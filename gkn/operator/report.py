@@ -124,6 +124,8 @@ def draw_rollout(operator: Operator, dataset: Dataset, i: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when it was evaluated
         found = roll_out(operator, trajectory).stack()
+    if not len(found):  # not finite from the first step on: the initial state is drawn
+        found, history = trajectory.u[history - 1 : history].double(), history - 1
     times, truth = trajectory.times[history:].tolist()[: len(found)], trajectory.u[history:][: len(found)].double()
     fields = {}
     for name, (start, stop) in dataset.output_fields.items():

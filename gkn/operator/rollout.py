@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gkn.data.memory import check_times
+from gkn.data.pairs import EQUAL
 from gkn.data.ranges import SLACK
 from gkn.data.sample import Sample, Trajectory
 from gkn.data.stepping import STEP, TIME, Stepping, earlier
@@ -68,7 +69,8 @@ class Rollout:
         u = operator.rollout(start, times).stack()      (T, K, o)
 
     The states are those of the user's own points, in float64. Values at the boundary that never change in the training data
-    are set again after each step. A state that is not finite ends the rollout with a warning; what came before is kept.
+    are set again after each step. A state that is not finite, or too large for the network's precision, ends the rollout with
+    a warning; what came before is kept. Iterating again begins again.
 
     end       the last states as a trajectory, from which another rollout goes on to the same bits
     stopped   why the rollout ended early; empty if it did not
@@ -87,10 +89,11 @@ class Rollout:
                 f"fields; needed {history} states of {states}, and {static}"
             )
         check_finite(start.u[:history], "operator.rollout: the initial state")
-        self.end = self._state([*start.u[:history].double()], [*start.times[:history].tolist()])
-        self.stopped = ""
+        self._begin = self._state([*start.u[:history].double()], [*start.times[:history].tolist()])
+        self.end, self.stopped = self._begin, ""
 
     def __iter__(self) -> Iterator[tuple[float, Tensor]]:
+        self.end, self.stopped = self._begin, ""
         states, now = [*self.end.u], self.end.times.tolist()
         step, watch = _Step(self.operator, self.law, self.end, self.how), _Watch(self.operator, self.law)
         for time in self.times.tolist():
@@ -98,7 +101,7 @@ class Rollout:
             for k in range(1, count + 1):
                 then = time if k == count else begin + (time - begin) * k / count
                 state = step(states, now[-1], then - now[-1])
-                if not bool(torch.isfinite(state).all()):
+                if not step.takes(state):
                     self.stopped = f"the rollout stopped at the step to time {then:.6g}, where the state is not finite"
                     warnings.warn(f"{self.stopped}; the states before are kept", stacklevel=2)
                     return
@@ -135,6 +138,13 @@ class _Step:
         self.columns = None if smoothed & {*names} else [known.inputs.index(name) for name in names]
         self.sample: Sample | None = None
         self.network: Callable[[Tensor], Tensor] | None = None
+        std = operator.inputs.std.reshape(-1, operator.inputs.fields).amin(0)
+        least = min([1.0, *(float(std[known.inputs.index(name)]) for name in law.states if name in known.inputs)])
+        self.largest = torch.finfo(operator.model.like.dtype).max * least / 2
+
+    def takes(self, state: Tensor) -> bool:
+        """True if a state is finite, also in the unit and the precision of the network."""
+        return bool((state.abs() <= self.largest).all())
 
     def __call__(self, states: Sequence[Tensor], time: float, tau: float) -> Tensor:
         """Return the state after a step, given the last states, the latest last."""
@@ -229,8 +239,20 @@ def roll_out(
     if step is not None and not (isinstance(step, int | float) and 0 < step < math.inf):
         raise ValueError(f"operator.rollout(step={step!r}): needed a time > 0")
     rollout = Rollout(operator, start, wanted, step, how)
+    _check_history(rollout)
     _warn(operator, rollout, wanted)
     return rollout
+
+
+def _check_history(rollout: Rollout) -> None:
+    """Raise an error unless the first states are as far apart as those of training."""
+    usual, gaps = rollout.law.steps[0], rollout.end.times.diff()
+    if usual > 0 and bool(((gaps - usual).abs() > EQUAL * usual).any()):
+        given = ", ".join(f"{time:.6g}" for time in rollout.end.times.tolist())
+        raise ValueError(
+            f"operator.rollout: the first states are at the times {given}; needed states {usual:.6g} apart, as in training: is "
+            "a frame missing?"
+        )
 
 
 def _warn(operator: Operator, rollout: Rollout, times: Tensor) -> None:
@@ -247,7 +269,8 @@ def _warn(operator: Operator, rollout: Rollout, times: Tensor) -> None:
     if law.stepping.clock and known is not None and len(times):
         ends = (operator.about.get("ranges") or {}).get("inputs", {}).get(TIME)
         last = float(times[-1]) - taus[-1]
-        if ends is not None and not ends[0] - CLOSE * abs(ends[0]) <= float(start.times[0]) <= last <= ends[1] * (1 + CLOSE):
+        first = float(rollout.end.times[-1])
+        if ends is not None and not ends[0] - CLOSE * abs(ends[0]) <= first <= last <= ends[1] * (1 + CLOSE):
             said.append(f"steps from times up to {last:.6g}, in training between {ends[0]:.6g} and {ends[1]:.6g}")
     given: dict[str, Any] = dict(zip(law.static, start.a.T, strict=True))
     given |= dict(zip(law.states, rollout.end.u[-1].T, strict=True))
@@ -271,7 +294,14 @@ def start_of(operator: Operator, domain: Domain, given: Mapping[str, Any], time:
     if missing:
         have = ", ".join(given) or "none"
         raise KeyError(f"the operator needs {missing[0]!r} to start from; given are: {have}")
+    unknown = [name for name in parts if name not in (*law.states, *law.static)]
+    if unknown:
+        raise KeyError(f"operator.start: no field {unknown[0]!r}; there are {', '.join((*law.states, *law.static))}")
     count = len(domain)
+    for name in law.states:
+        if parts[name].ndim not in (1, 2) or parts[name].shape[-1] != count:
+            shape = tuple(parts[name].shape)
+            raise ValueError(f"operator.start: {name} of shape {shape}; needed ({count},) or (times, {count})")
     states = torch.stack([parts[name].double().reshape(-1, count) for name in law.states], -1)
     if len(states) < history:
         raise ValueError(f"operator.start: {len(states)} states; this operator begins with {history}, as (times, points)")

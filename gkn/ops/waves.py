@@ -26,7 +26,7 @@ def wave_vectors(dim: int, axes: Sequence[int], longest: int) -> Tensor:
     ranges = [range(-longest, longest + 1) if axis in axes else range(1) for axis in range(dim)]
     zero = (0,) * dim
     kept = [k for k in itertools.product(*ranges) if k >= zero and sum(each * each for each in k) <= longest**2]
-    return torch.tensor(kept, dtype=torch.float64)
+    return torch.tensor(kept, dtype=torch.float64, device="cpu")  # it is kept, and may be asked for on another device first
 
 
 class Waves:

@@ -230,6 +230,9 @@ def _in_steps(datasets: list[Dataset], validation: Dataset | None, choices: Choi
     if stepping.held is None:
         kept = [set(held_fields(each)) for each in datasets]
         stepping = replace(stepping, held=tuple(name for name in datasets[0].outputs if all(name in each for each in kept)))
+    unknown = [name for name in stepping.held or () if name not in datasets[0].outputs]
+    if unknown:
+        raise ValueError(f"Stepping(held=...): no output {unknown[0]!r}; there are {', '.join(datasets[0].outputs)}")
     pairs = [each.pairs(stepping) for each in datasets]
     if validation is None or not len(validation):
         return pairs, None
@@ -273,7 +276,8 @@ def _warnings(
     if count < FEW_SAMPLES:
         found.append(f"{count} training samples are very few; expect large errors on new ones")
     if datasets[0][0].domain.periods is not None and not model.periodic:
-        found.append(f"{type(model).__name__} does not wrap around the periodic axes of the domain")
+        name = type(model.inner if isinstance(model, Stepper) else model).__name__
+        found.append(f"{name} does not wrap around the periodic axes of the domain")
     for dataset, rule in zip(datasets, rules, strict=True):
         if rule.r is None:
             continue

@@ -24,12 +24,14 @@ class Unroll:
     step     column of tau among the inputs, with its mean and standard deviation
     std      (o,) standard deviation of the columns of the state, which are the first inputs
     unit     (o,) unit of the outputs of a batch
+    held     (o,) bool: the values at the boundary are set again after a step, so nothing is wrong with them
     """
 
     target: str
     step: tuple[int, float, float]
     std: Tensor
     unit: Tensor
+    held: Tensor
 
     @staticmethod
     def of(dataset: Dataset, inputs: Normalizer, unit: Tensor) -> Unroll:
@@ -42,13 +44,16 @@ class Unroll:
             raise ValueError(f"Recipe(unroll=...): {smoothed[0]} is also given smoothed; leave that out: smoothing={{}}")
         column = names.index(STEP)
         step = column, float(inputs.mean[column]), float(inputs.std[column])
-        return Unroll(dataset.stepping.target, step, inputs.std[:count], unit)
+        held = torch.tensor([name in (dataset.stepping.held or ()) for name in names[:count]])
+        return Unroll(dataset.stepping.target, step, inputs.std[:count], unit, held)
 
     def __call__(self, batch: Batch, lead: Batch, found: Tensor) -> Batch:
         """Return the batch with first states that are off by as much as `found`, the answer to the pairs before, is."""
         error = self._in_state(found * lead.std - lead.deviation, lead)
         column, mean, std = self.step
         error = torch.where((lead.a[:, column : column + 1] * std + mean).abs() > NO_STEP * abs(mean), error, 0.0)
+        if batch.edge is not None:
+            error = torch.where(batch.edge[:, None] & self.held.to(error.device), 0.0, error)
         a = batch.a.clone()
         a[:, : error.shape[1]] += error * (self.unit / self.std).to(error)
         if self.target == "value":

@@ -242,14 +242,20 @@ def with_times(path: Path, arrays: Mapping[str, Array], options: ReadOptions) ->
         times = times.reshape(-1)  # a column
     if times.ndim not in (1, 2) or times.shape[-1] < 2:
         raise UnreadableFile(f"{path}: times of shape {times.shape}; needed (T,) or (n, T), at least two")
-    if not np.isfinite(times).all() or (np.diff(times) <= 0).any():
+    if not np.isfinite(times).all():
+        raise UnreadableFile(f"{path}: times must be finite, but {int((~np.isfinite(times)).sum())} of {times.size} are not")
+    if (np.diff(times) <= 0).any():
         raise UnreadableFile(f"{path}: the times do not increase; sort the frames, and remove those that are there twice")
     T = times.shape[-1]
     if rest.get("points", np.zeros(0)).ndim == 3:
         raise UnreadableFile(f"{path}: points per sample and times; write a file for each trajectory")
     K = len(rest["points"]) if "points" in rest else None
     fields = {name: array for name, array in rest.items() if not is_geometry(name)}
-    moving = {name: _axis_of_times(array, T, K) for name, array in fields.items()}
+    several = times.ndim == 2
+    moving = {name: _axis_of_times(path, name, array, T, K, several) for name, array in fields.items()}
+    if 1 in moving.values():  # several trajectories, so what has no axis of times before the points does not change
+        count = next(len(fields[name]) for name, axis in moving.items() if axis == 1)
+        moving = {name: None if axis == 0 and len(fields[name]) == count else axis for name, axis in moving.items()}
     axes = {axis for axis in moving.values() if axis is not None}
     if not axes:
         raise UnreadableFile(f"{path}: {T} times, but no field of (T, points) or (n, T, points)")
@@ -259,11 +265,13 @@ def with_times(path: Path, arrays: Mapping[str, Array], options: ReadOptions) ->
     if times.ndim == 2 and len(times) != n:
         raise UnreadableFile(f"{path}: times of {len(times)} trajectories, fields of {n}")
     flat = {name: array for name, array in rest.items() if is_geometry(name)}
+    # The first axes of one state: the points, or all axes of a grid.
+    space = (K,) if K is not None else next(fields[name].shape[axis + 1 :] for name, axis in moving.items() if axis is not None)
     for name, array in fields.items():
         if moving[name] is None:
-            flat[name] = np.repeat(array, T, 0) if array.ndim and len(array) == n and n > 1 else array
-            if n == 1 and K is not None and array.shape[:1] == (K,):
-                flat[name] = np.repeat(array[None], T, 0)
+            if n == 1 and array.shape[: len(space)] == space:
+                array = array[None]
+            flat[name] = np.repeat(array, T, 0) if array.ndim and len(array) == n and (n > 1 or array.ndim > 1) else array
         else:
             states = array if moving[name] == 1 else array[None]
             if states.shape[:2] != (n, T):
@@ -275,10 +283,20 @@ def with_times(path: Path, arrays: Mapping[str, Array], options: ReadOptions) ->
     return replace(content, parameters={**content.parameters, "time": time}, series=series)
 
 
-def _axis_of_times(array: Array, T: int, K: int | None) -> int | None:
-    """Return the number of the axis of times of an array, or None if it has none. K is None for values on a grid."""
-    for axis in (1, 0):
-        after = array.shape[axis + 1 :]
-        if array.shape[axis : axis + 1] == (T,) and after and (K is None or after[0] == K):
-            return axis
-    return None
+def _axis_of_times(path: Path, name: str, array: Array, T: int, K: int | None, several: bool) -> int | None:
+    """Return the number of the axis of times of an array, or None if it has none.
+
+    K         number of points; None for values on a grid
+    several   there are several trajectories for certain
+    """
+    found = [
+        axis
+        for axis in (1, 0)
+        if array.shape[axis : axis + 1] == (T,) and array.ndim > axis + 1 and (K is None or array.shape[axis + 1] == K)
+    ]
+    if len(found) > 1 and not several:
+        raise UnreadableFile(
+            f"{path}: field {name} of shape {array.shape} with {T} times may be {T} trajectories or one: write one as "
+            f"(1, {T}, ...), or give {T} trajectories times of shape ({T}, {T})"
+        )
+    return found[0] if found else None

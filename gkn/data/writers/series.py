@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def save_series(
 ) -> list[float]:
     """Write states, (time, fields (K,) or (K, c)), as they come; return their times. A `.pvd` keeps none of them in memory.
 
-    Whatever number of states there is in the end, what was written is a complete series.
+    Whatever number of states there is in the end, what was written is a complete series. Without any, nothing is written.
     """
     ending = path.suffix.lower()
     if ending == ".pvd":
@@ -43,6 +44,8 @@ def save_series(
         times.append(time)
         for name, values in fields.items():
             kept.setdefault(name, []).append(np.asarray(values))
+    if not times:
+        return times
     arrays = {name: np.stack(rows) for name, rows in kept.items()}
     if ending == ".gif":
         from gkn.data.plot_states import animate
@@ -67,8 +70,11 @@ def _write_pvd(
         entries.append(f'<DataSet timestep="{time!r}" part="0" file={quoteattr(f"{folder.name}/{file.name}")}/>')
         head = '<?xml version="1.0"?>\n<VTKFile type="Collection" version="0.1" byte_order="LittleEndian">\n<Collection>\n'
         write(path, (head + "\n".join(entries) + "\n</Collection>\n</VTKFile>\n").encode())
-    for left in sorted(folder.glob(f"{path.stem}_*.vtu"))[len(times) :]:  # of a longer series that was here before
-        left.unlink()
+    numbered = re.compile(re.escape(path.stem) + r"_(\d{5})\.vtu")
+    for file in [*folder.iterdir()] if times else []:  # of a longer series that was here before
+        found = numbered.fullmatch(file.name)
+        if found is not None and int(found[1]) >= len(times):
+            file.unlink()
     return times
 
 
