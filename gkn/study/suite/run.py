@@ -51,7 +51,7 @@ RESERVE = 0.8
 
 @dataclass(frozen=True)
 class Cell:
-    """One training and its test. `unroll` and the stepping of the task are part of it."""
+    """One training and its test. `unroll`, the stepping of the task and the reach of NearFar's balls are part of it."""
 
     task: Task
     model: str
@@ -60,6 +60,7 @@ class Cell:
     seed: int
     precision: str
     unroll: float | None = None
+    reach: float = 1.0
 
     @property
     def hash(self) -> str:
@@ -72,7 +73,8 @@ def rows_of(scale: Scale, seed: int) -> dict[str, dict[str, Cell]]:
     """Return the cells of the main table: task -> model -> cell."""
     return {
         task.name: {
-            name: Cell(task, name, scale.sizes[name], scale.seconds, seed, scale.precision) for name in models_for(task, scale)
+            name: Cell(task, name, scale.sizes[name], scale.seconds, seed, scale.precision, reach=scale.reach)
+            for name in models_for(task, scale)
         }
         for task in scale.tasks
     }
@@ -87,7 +89,7 @@ def ways_of(scale: Scale, seed: int) -> dict[str, dict[str, Cell]]:
         task = next(each for each in scale.tasks if each.name == name)
         for way, (stepping, unroll) in ways(task).items():
             changed = replace(task, stepping=stepping)
-            cell = Cell(changed, "NearFar", scale.sizes["NearFar"], scale.seconds, seed, scale.precision, unroll)
+            cell = Cell(changed, "NearFar", scale.sizes["NearFar"], scale.seconds, seed, scale.precision, unroll, scale.reach)
             found.setdefault(way, {})[name] = cell
     return found
 
@@ -229,6 +231,8 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
 
         recipe["rule"] = rule_from(ours.rule)
     smoothing = dict(ours.smoothing)
+    if cell.model == "NearFar":
+        settings["radius"] = cell.reach * ours.settings["radius"]
     settings |= {name: theirs.settings[name] for name in ("points",) if name in theirs.settings}
     return {
         "settings": settings,

@@ -59,6 +59,7 @@ class Scale:
     tasks      the rows
     ways       tasks of the table of ways to step, by name
     precision  of the trainings
+    reach      radius of NearFar's balls, relative to the one it suggests
     """
 
     name: str
@@ -67,6 +68,7 @@ class Scale:
     tasks: tuple[Task, ...]
     ways: tuple[str, ...]
     precision: str
+    reach: float = 1.0
 
 
 NS = (
@@ -125,7 +127,7 @@ def _tasks(counts: Mapping[str, tuple[int, int, int]], sizes: Mapping[str, Mappi
 
 
 _SMALL_NETWORKS: dict[str, dict[str, Any]] = {
-    "NearFar": {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (16, 8)},
+    "NearFar": {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (8, 4)},
     "Multigrid": {"width": 24, "cycles": 2, "levels": 3, "kernel": (16, 8)},
     "Transformer": {"width": 32, "blocks": 3, "head": 8},
     "SliceAttention": {"width": 32, "blocks": 3, "head": 8, "slices": 16},
@@ -218,7 +220,7 @@ _SMALL_COUNTS = {
 SCALES = {
     "smoke": Scale("smoke", 0.5, _TINY_NETWORKS, _tasks({"": (4, 2, 2)}, _SMOKE_SIZES), ("heat, disk",), "fp32"),
     "small": Scale(
-        "small", 40.0, _SMALL_NETWORKS, _tasks(_SMALL_COUNTS, _SMALL_SIZES), ("heat, disk", "burgers nu=0.01"), "fp32"
+        "small", 40.0, _SMALL_NETWORKS, _tasks(_SMALL_COUNTS, _SMALL_SIZES), ("heat, disk", "burgers nu=0.01"), "fp32", 0.6
     ),
     "full": Scale(
         "full",
