@@ -1,0 +1,152 @@
+"""Measurements of single problems of the suite, with more time than a cell of it has. One command each:
+
+    python -m benchmarks.goals burgers   u(0) -> u(1): learn on 256 points, answer on 256 and on 1024
+    python -m benchmarks.goals layers    single and double layer: learn on one curve, answer on two at once
+    python -m benchmarks.goals sparse    Darcy on 1849 random points: the pretrained NearFar with corrected quadratures
+    python -m benchmarks.goals lattices  Multigrid learned from one grid, and from a grid and random points
+
+Nothing is chosen by the test samples: the network with the smallest validation error is judged. Finished cells are kept in
+results/goals/NAME.json and not computed again.
+"""
+
+import argparse
+import time
+
+from benchmarks import Cells, summary
+from gkn import Burgers, Darcy, LayerPotential, Multigrid, Nystrom, Radius, fit, pretrained
+from gkn.data.generate import make_dataset
+from gkn.operator.ways import Sampled
+from gkn.study.scattered import clouds, scattered
+from gkn.system.checks import device_named
+from gkn.system.files import digest
+
+CELLS = Cells("goals")
+SMALL = {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (8, 4)}
+REACH = 0.6  # radius of balls relative to the suggested one, as at the small scale of the suite
+
+
+def data_of(problem, count, seed, work):
+    """Return samples of a problem, made once into a folder."""
+    folder = work / f"{problem.name}-{digest([problem.describe(), count])[:12]}-seed{seed}"
+    return make_dataset(problem, count, seed, folder, workers=1)
+
+
+def trained(data, validation, model, seed, device, **options):
+    """Return an operator, the seconds it took to train, and its validation error."""
+    start = time.perf_counter()
+    options = {"evaluate_every": max(1, options["epochs"] // 10), "warn": lambda text: None, **options}
+    operator = fit(data, model, validation=validation, seed=seed, device=device, **options)
+    facts = {"seconds": time.perf_counter() - start, "validation": operator.about["metrics"]["validation"]}
+    facts["parameters"] = sum(x.numel() for x in operator.model.parameters())
+    return operator, facts
+
+
+def keep(name, cell, found):
+    CELLS.keep(name, cell, found)
+    errors = {where: round(each["mean"], 5) for where, each in found["errors"].items()}
+    print(name, cell, errors, f"{found.get('seconds', 0):.0f} s", flush=True)
+
+
+def burgers(work, device, seeds):
+    """1000 training functions on 256 points; 200 test functions on 256 points, and the same ones on 1024."""
+    train, held = data_of(Burgers(size=256, frames=1), 1050, 0, work).between(0, -1).split(1000, 50)
+    tests = {f"{size} points": data_of(Burgers(size=size, frames=1), 200, 1, work).between(0, -1) for size in (256, 1024)}
+    radius = REACH * suggested(train)
+    for seed in range(seeds):
+        cell = f"NearFar, seed {seed}"
+        if cell in CELLS.done("burgers"):
+            continue
+        settings = {**SMALL, "radius": radius}
+        operator, facts = trained(train, held, "NearFar", seed, device, settings=settings, epochs=20)
+        keep("burgers", cell, {"errors": {where: summary(operator.evaluate(test)) for where, test in tests.items()}, **facts})
+
+
+def suggested(data):
+    """Return the radius that NearFar suggests for a dataset."""
+    from gkn import NearFar
+
+    return NearFar.defaults(data).settings["radius"]
+
+
+def layers(work, device, seeds):
+    """500 densities on one curve each; 100 test densities on one curve, and on two at once."""
+    for kind in ("single", "double"):
+        train, held = data_of(LayerPotential(kind=kind), 550, 0, work).split(500, 50)
+        tests = {
+            f"{count} curve{'s' * (count > 1)}, {size} points each": data_of(
+                LayerPotential(kind=kind, size=size, curves=count), 100, 1, work
+            )
+            for count, size in ((1, 200), (2, 200), (2, 400))
+        }
+        for seed in range(seeds):
+            cell = f"{kind}, Potential, seed {seed}"
+            if cell in CELLS.done("layers"):
+                continue
+            operator, facts = trained(train, held, "Potential", seed, device, epochs=4, evaluate_every=1)
+            keep(
+                "layers", cell, {"errors": {where: summary(operator.evaluate(test)) for where, test in tests.items()}, **facts}
+            )
+
+
+def sparse(work, device, seeds):
+    """The pretrained NearFar, which was trained without corrections, on 50 functions of another seed."""
+    fine = data_of(Darcy(size=421), 50, 7, work)
+    coarse, mesh = fine.every(5), scattered(fine, 85)
+    operator = pretrained("darcy-nearfar").moved(device)
+    for degree in (0, 2, 1):
+        cell = f"moments up to degree {degree}"
+        if cell in CELLS.done("sparse"):
+            continue
+        operator.model.moments, start = degree, time.perf_counter()
+        errors = {"85 x 85": operator.evaluate(coarse), "1849 random points": operator.evaluate(fine, how=Sampled(1849))}
+        errors["unstructured mesh"] = operator.evaluate(mesh)
+        errors["own clouds of 1849 points"] = operator.evaluate(clouds(fine, 1849))
+        found = {where: summary(each) for where, each in errors.items()}
+        keep("sparse", cell, {"errors": found, "seconds": time.perf_counter() - start})
+
+
+def lattices(work, device, seeds):
+    """400 functions of 127 x 127, learned on 43 x 43 alone, or also on 924 of its points drawn at random; as many steps.
+
+    50 test functions on 43 x 43, and the first 10 or 20 of them elsewhere.
+    """
+    fine = data_of(Darcy(size=127), 470, 0, work).smoothed(0.03)
+    train, held, test = fine.split(400, 20, 50)
+    grid = train.every(3)
+    radius = 0.08
+    settings = {"width": 24, "cycles": 2, "levels": 3, "kernel": (16, 8), "radius": radius}
+    points = grid.domain.shape[0] ** 2 // 2
+    rules = {"grid": [Radius(radius)], "grid and random points": [Radius(radius), Nystrom(radius, points)]}
+    for seed in range(seeds):
+        for label, chosen in rules.items():
+            cell = f"Multigrid, {label}, seed {seed}"
+            if cell in CELLS.done("lattices"):
+                continue
+            datasets = [grid] if len(chosen) == 1 else [grid, grid]
+            options = {"rule": chosen if len(chosen) > 1 else chosen[0], "settings": settings, "smoothing": {}}
+            epochs = 12 if len(chosen) == 1 else 6
+            operator, facts = trained(datasets, held.every(3), Multigrid, seed, device, epochs=epochs, **options)
+            errors = {"43 x 43": operator.evaluate(test.every(3)), "64 x 64": operator.evaluate(test.every(2).take(20))}
+            errors |= {
+                "127 x 127": operator.evaluate(test.take(10)),
+                "1849 random points": operator.evaluate(test.take(20), how=Sampled(1849)),
+            }
+            errors["mesh"] = operator.evaluate(scattered(test.take(20), 43))
+            keep("lattices", cell, {"errors": {where: summary(each) for where, each in errors.items()}, **facts})
+
+
+def main():
+    from pathlib import Path
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    measurements = {"burgers": burgers, "layers": layers, "sparse": sparse, "lattices": lattices}
+    parser.add_argument("what", choices=measurements)
+    parser.add_argument("--work", type=Path, default=Path("runs/goals"), help="Folder for data.")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    measurements[given.what](given.work, device_named(given.device), given.seeds)
+
+
+if __name__ == "__main__":
+    main()
