@@ -11,12 +11,12 @@ import typer
 from torch import Tensor
 
 from gkn.cli.shell import console, plain, settings, warn
-from gkn.data.groups import ranges_of
+from gkn.data.groups import by_name, ranges_of
 from gkn.data.readers import ReadOptions, listed_files, parameters_of, read_files
 from gkn.data.readers.series import trajectories_of
 from gkn.data.sample import Trajectory
 from gkn.data.writers.series import check_series, save_series
-from gkn.operator.operator import Operator, by_name
+from gkn.operator.operator import Operator
 from gkn.operator.rollout import Law, Rollout
 
 if TYPE_CHECKING:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+from torch import Tensor
 
 Groups: TypeAlias = Mapping[str, tuple[str, ...]]
 """Name of a vector or tensor -> names of its components, in order."""
@@ -58,3 +61,9 @@ def with_suffix(names: Sequence[str], groups: Groups, suffix: str) -> tuple[dict
         if stop - start > 1:
             new[f"{field}_{suffix}"] = tuple(parts)
     return made, new
+
+
+def by_name(columns: Tensor, fields: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[Any]]:
+    """Return the columns (P, c) of each field as plain arrays, (P,) or (P, c)."""
+    plain = columns.detach().cpu().numpy()
+    return {name: plain[:, start] if stop == start + 1 else plain[:, start:stop] for name, (start, stop) in fields.items()}

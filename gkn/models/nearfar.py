@@ -21,6 +21,7 @@ from gkn.graph.images import Images
 from gkn.graph.moments import DEGREES
 from gkn.models.model import Defaults, Model, Progress, check_periodic, check_radius, check_sizes, chosen_features
 from gkn.models.suggest import epochs_for, periodic_axes, phases_of, radius_for, smoothing_for, wall_for, waves_for
+from gkn.models.wave_field import WaveField
 from gkn.ops import Backend, autocast, full_precision, pick, rounded
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, fits_chip, make_balls
 from gkn.ops.kernel import Kernel
@@ -430,38 +431,6 @@ class FarField(nn.Module):
         weight = self.out.weight.unflatten(1, (self.heads, self.head))  # (width, heads, head)
         z = torch.einsum("ghsd,whd->ghsw", *autocast(mixed, weight)) + self.out.bias / self.heads  # memberships add up to 1
         return z.flatten(1, 2)
-
-
-class WaveField(nn.Module):
-    """The periodic field, a convolution: each Fourier coefficient is multiplied by a matrix of its own.
-
-        c_k = sum_y share(y) exp(-2 pi i k y) w(y)
-        c_k <- out(R_k value(c_k))
-
-    R_k is a complex matrix for each head. `value` and `out` mix the heads. Coefficients are given by their real parts, followed
-    by their negative imaginary parts: the factors of cosines and sines.
-    """
-
-    def __init__(self, width: int, head: int, vectors: int) -> None:
-        super().__init__()
-        self.heads = width // head
-        self.value, self.out = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-        self.real, self.imaginary = (nn.Parameter(torch.empty(vectors, self.heads, head, head)) for _ in range(2))
-        for each in (self.real, self.imaginary):
-            nn.init.uniform_(each, -(head**-0.5), head**-0.5)
-
-    def forward(self, coefficients: Tensor) -> Tensor:
-        """(functions, 2 * vectors, width) -> the same"""
-        c = self.value(coefficients).unflatten(1, (2, -1)).unflatten(-1, (self.heads, -1))
-        real, imaginary = (each.to(c.dtype) for each in (self.real, self.imaginary))
-
-        def mixed(matrices: Tensor, c: Tensor) -> Tensor:
-            return torch.einsum("gkhd,khed->gkhe", c, matrices)
-
-        cos, sin = c[:, 0], c[:, 1]
-        both = torch.stack([mixed(real, cos) + mixed(imaginary, sin), mixed(real, sin) - mixed(imaginary, cos)], 1)
-        out: Tensor = self.out(both.flatten(-2).flatten(1, 2))
-        return out
 
 
 class Network(nn.Module):

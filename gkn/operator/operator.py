@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.features import Features
-from gkn.data.groups import ranges_of
+from gkn.data.groups import by_name, ranges_of
 from gkn.data.normalizer import Normalizer
 from gkn.data.sample import Sample, Trajectory
 from gkn.geometry.domain import Domain
@@ -440,12 +440,6 @@ class Operator:
         encoded = self.inputs.encode(a, x).to(self.model.like)
         check_finite(encoded, f"{name}, normalised, in {encoded.dtype},")
         return encoded
-
-
-def by_name(columns: Tensor, fields: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[Any]]:
-    """Return the columns (P, c) of each field as plain arrays, (P,) or (P, c)."""
-    plain = columns.detach().cpu().numpy()
-    return {name: plain[:, start] if stop == start + 1 else plain[:, start:stop] for name, (start, stop) in fields.items()}
 
 
 def check_same_radius(model: Model, r: float | None) -> None:

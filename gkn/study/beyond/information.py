@@ -1,4 +1,4 @@
-"""How much a coefficient that is known on a coarse grid leaves open: the error that no network can go below.
+"""The error that no network can go below, because a coefficient on a coarse grid leaves open what lies between its nodes.
 
 The coefficient is 12 where a Gaussian field z is positive and 3 elsewhere, so that its values at the nodes of a grid are the
 signs of z there. Solutions of other fields with the same signs are drawn. The best prediction is their mean E[u | signs], whose
