@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from gkn.study.beyond import cost, draw, solver
+from gkn.study.beyond import cost, draw, information, solver
 from gkn.study.beyond.tables import PUBLISHED, Row, Scale, Table, first_of, tables
 from gkn.study.cells import Cell
 from gkn.study.document import Document, short
@@ -35,10 +35,33 @@ def write_pages(place: Place, scale: Scale) -> Path:
             if name == "resolution":
                 _ratios(page, seeds, place, first_of(scale))
                 _resolutions(page, seeds, place, first_of(scale), solver.known(place.results, scale))
+    _information(page, information.known(place.results, scale))
     costs = cost.known(place.results, scale)
     _time_against_accuracy(page, by_seed, place, costs)
     _costs(page, costs, place)
     return page.write(place.results)
+
+
+def _information(page: Document, found: dict[str, Any] | None) -> None:
+    """Write how much of the solution a coefficient on a coarse grid leaves open."""
+    if found is None:
+        return
+    side = f"{found['known']} x {found['known']}"
+    page.heading(f"What a coefficient on {side} leaves open")
+    page.text(
+        f"The phases on {side} are given, and Gaussian fields on {found['size']} x {found['size']} that have them are drawn: "
+        f"{found['draws']} for each of {found['functions']} functions, by Hamiltonian Monte Carlo with walls, whose trajectories "
+        "between two draws are four of time 0.4 or one of pi/2. The "
+        "error of the mean of all their solutions is the least that any network which sees the coefficient on that grid "
+        "alone can have on average. In the third row the values of the Gaussian field at the nodes are given, and not only its signs."
+    )
+    lines = []
+    for name, each in found["left open"].items():
+        numbers = (each["error"], each["standard error"], each["quantiles"]["0.1"], each["quantiles"]["0.9"], each["apart"])
+        lines.append([name, *(f"{number:.5f}" for number in numbers)])
+    header = ["trajectories", "least error", "standard error", "10 % of functions below", "90 % below", "two draws apart"]
+    page.table(header, lines)
+    page.text(f"{found['machine']}, commit {short(found['commit'])}, {found['command']}")
 
 
 def _time_against_accuracy(
