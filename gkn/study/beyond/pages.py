@@ -50,10 +50,10 @@ def _information(page: Document, found: dict[str, Any] | None) -> None:
     page.heading(f"What a coefficient on {side} leaves open")
     page.text(
         f"The phases on {side} are given, and Gaussian fields on {found['size']} x {found['size']} that have them are drawn: "
-        f"{found['draws']} for each of {found['functions']} functions, by Hamiltonian Monte Carlo with walls, whose trajectories "
-        "between two draws are four of time 0.4 or one of pi/2. The "
-        "error of the mean of all their solutions is the least that any network which sees the coefficient on that grid "
-        "alone can have on average. In the third row the values of the Gaussian field at the nodes are given, and not only its signs."
+        f"{found['draws']} for each of {found['functions']} functions, by Hamiltonian Monte Carlo with walls. Its trajectories "
+        "between two draws are four of time 0.4 or one of pi/2. The error of the mean of all their solutions is the least "
+        "that any network which sees the coefficient on that grid alone can have on average. In the third row the values of "
+        "the Gaussian field at the nodes are given, and not only its signs."
     )
     lines = []
     for name, each in found["left open"].items():
