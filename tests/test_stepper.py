@@ -91,6 +91,18 @@ def test_norms_depend_on_t_and_tau_of_their_own_function():
         assert not torch.allclose(changed[1], together[1], atol=1e-3)
 
 
+def test_norms_scale_and_shift_by_what_they_see():
+    """norm(v) (1 + scale) + shift, with the features of t and tau as they are set."""
+    model, v = stirred(network()), torch.rand(5, 8)
+    norm = model.inner.norm
+    features = torch.rand(1, 32)
+    with model._now.set(features, {}):
+        scale, shift = norm.scales(features).chunk(2, -1)
+        assert torch.equal(norm(v), norm.norm(v) * (1 + scale) + shift)
+    graph, x, a = inputs(1)
+    assert not torch.allclose(model(graph, x[0], a[0]), network()(graph, x[0], a[0]), atol=1e-3)
+
+
 def test_a_query_at_a_node_is_its_value():
     model = stirred(network())
     _, x, a = inputs(1)
