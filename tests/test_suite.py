@@ -1,6 +1,7 @@
 """The suite: every model gets the same of everything, finished cells are kept, and pages say what they say."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -142,3 +143,13 @@ def test_a_row_by_the_command_line(tmp_path):
     (file,) = (tmp_path / "r" / "cells").iterdir()
     assert json.loads(file.read_text())["cell"]["model"] == "Transformer"
     command("suite", "--pages", *place)
+
+
+def test_files_that_pages_name_are_there(place):
+    """Pictures of answers and of errors over time, and nothing else."""
+    fill([cells_of("heat, disk", place)["NearFar"]], place)
+    folder = write_pages(place, SMOKE).parent
+    text = (folder / "README.md").read_text() + (folder / "index.html").read_text()
+    named = {*re.findall(r"\]\((.*?)\)", text), *re.findall(r'(?:src|href)="(.*?)"', text)}
+    assert len(named) == 2
+    assert all((folder / each).is_file() for each in named)

@@ -42,9 +42,11 @@ class Document:
         self.page.end_details()
         self.lines += ["</details>", ""]
 
-    def picture(self, path: str, what: str) -> None:
-        self.page.link_picture(path, what, f"{path.removesuffix('.png')}.pdf")
-        self.lines += [f"![{what}]({path})", "", f"[PDF]({path.removesuffix('.png')}.pdf)", ""]
+    def picture(self, path: str, what: str, pdf: bool = True) -> None:
+        """Show a picture, with a link to its PDF if there is one."""
+        vector = f"{path.removesuffix('.png')}.pdf" if pdf else None
+        self.page.link_picture(path, what, vector)
+        self.lines += [f"![{what}]({path})", "", *([f"[PDF]({vector})", ""] if pdf else [])]
 
     def write(self, folder: Path) -> Path:
         make_folder(folder)

@@ -43,10 +43,11 @@ class Page:
         data = base64.b64encode(path.read_bytes()).decode()
         self._parts.append(f'<p><img src="data:image/png;base64,{data}" alt="{escape(what, quote=True)}"></p>')
 
-    def link_picture(self, source: str, what: str, vector: str) -> None:
-        """Add a picture that stays a file beside the page, with a link to its vector version."""
+    def link_picture(self, source: str, what: str, vector: str | None) -> None:
+        """Add a picture that stays a file beside the page, with a link to its vector version if there is one."""
         image = f'<img src="{escape(source, quote=True)}" alt="{escape(what, quote=True)}">'
-        self._parts.append(f'<p>{image}<br><a class=small href="{escape(vector, quote=True)}">PDF</a></p>')
+        link = "" if vector is None else f'<br><a class=small href="{escape(vector, quote=True)}">PDF</a>'
+        self._parts.append(f"<p>{image}{link}</p>")
 
     def begin_details(self, summary: str) -> None:
         """Fold up what follows, until `end_details`."""

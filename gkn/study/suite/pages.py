@@ -117,7 +117,7 @@ def _curves(page: Document, seeds: list[dict[str, dict[str, Cell]]], place: Plac
             begun = True
         path = f"{PICTURES}/time-{_file(name)}.png"
         save_figure(draw_over_time(curves, name), place.results / path)
-        page.picture(path, f"errors of rollouts over time: {name}")
+        page.picture(path, f"errors of rollouts over time: {name}", pdf=False)
 
 
 def _ways_table(page: Document, seeds: list[dict[str, dict[str, Cell]]], place: Place, scale: Scale) -> None:
@@ -146,7 +146,7 @@ def _pictures(page: Document, cells: dict[str, dict[str, Cell]], place: Place) -
     if drawn:
         page.heading("First test samples, answered by NearFar")
     for name, file in drawn:
-        page.picture(file, f"{name}: truth and answer")
+        page.picture(file, f"{name}: truth and answer", pdf=False)
 
 
 def _published(page: Document, scale: Scale) -> None:
