@@ -89,8 +89,8 @@ def layers(work, device, seeds):
 
 
 def sparse(work, device, seeds):
-    """The pretrained NearFar, which was trained without corrections, on 50 functions of another seed."""
-    fine = data_of(Darcy(size=421), 50, 7, work)
+    """The pretrained NearFar, which was trained without corrections, on 20 functions of another seed."""
+    fine = data_of(Darcy(size=421), 20, 7, work)
     coarse, mesh = fine.every(5), scattered(fine, 85)
     operator = pretrained("darcy-nearfar").moved(device)
     for degree in (0, 2, 1):
@@ -124,7 +124,7 @@ def lattices(work, device, seeds):
                 continue
             datasets = [grid] if len(chosen) == 1 else [grid, grid]
             options = {"rule": chosen if len(chosen) > 1 else chosen[0], "settings": settings, "smoothing": {}}
-            epochs = 12 if len(chosen) == 1 else 6
+            epochs = 6 if len(chosen) == 1 else 3
             operator, facts = trained(datasets, held.every(3), Multigrid, seed, device, epochs=epochs, **options)
             errors = {"43 x 43": operator.evaluate(test.every(3)), "64 x 64": operator.evaluate(test.every(2).take(20))}
             errors |= {

@@ -230,7 +230,7 @@ def layers():
 def sparse():
     return goal(
         "sparse",
-        "The pretrained NearFar on 50 functions of another seed. It was trained without corrections; nothing for this "
+        "The pretrained NearFar on 20 functions of another seed. It was trained without corrections; nothing for this "
         "table. Own clouds: a is known at the 1849 points only, so its smoothed copy is worse as well (asked: 1849 random "
         "points within 1.2 of the grid). Seconds of evaluation.",
     )
