@@ -189,6 +189,8 @@ def test_starts_are_checked():
         operator.start(data.domain, v=torch.ones(25))
     with pytest.raises(ValueError, match=r"u of shape \(24,\); needed \(25,\)"):
         operator.start(data.domain, u=torch.ones(24))
+    with pytest.raises(ValueError, match="in 3 dimensions; the operator was trained in 2"):
+        operator.start(Grid(3, 3), u=torch.ones(27))
     with pytest.raises(KeyError, match="no field 'k'; there are u"):
         operator.start(data.domain, u=torch.ones(25), k=torch.ones(25))
     with pytest.raises(ValueError, match="must be finite"):

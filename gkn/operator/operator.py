@@ -253,7 +253,7 @@ class Operator:
         """
         if self.features is None:
             raise ValueError("operator.sample: this operator does not know the names of its fields; use gkn.Sample")
-        self._check_dim(domain)
+        self.check_dim(domain)
         return self.features.sample(domain, given, input_domain)
 
     @property
@@ -275,12 +275,13 @@ class Operator:
             raise KeyError(f"the operator has no input {unknown[0]!r}; it needs {', '.join(known.given_fields) or 'none'}")
         if self.features is None:
             raise ValueError("operator.answer: this operator does not know the names of its fields; use gkn.Sample")
-        self._check_dim(domain)
+        self.check_dim(domain)
         sample = self.features.sample(domain, given, input_domain)
         self._warn(self.unusual(domain, given, None if at is None else real_points(at)))
         return self.named(self(sample, at, check=False))
 
-    def _check_dim(self, domain: Domain) -> None:
+    def check_dim(self, domain: Domain) -> None:
+        """Raise an error unless a domain has the dimension of the training data."""
         if domain.dim != self.model.dim:
             raise ValueError(f"{domain.describe()} in {domain.dim} dimensions; the operator was trained in {self.model.dim}")
 

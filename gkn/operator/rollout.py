@@ -283,6 +283,7 @@ def start_of(operator: Operator, domain: Domain, given: Mapping[str, Any], time:
     """Return the initial state of a rollout; see `Operator.start`."""
     law, known = Law.of(operator), operator.features
     assert known is not None
+    operator.check_dim(domain)
     history = law.stepping.history
     parts: dict[str, Tensor] = {}
     for name, values in given.items():

@@ -102,6 +102,9 @@ def read_pvd(path: Path, options: ReadOptions) -> Content:
             raise UnreadableFile(f"{path}: lists {name!r}, which is not in the folder of the list")
         if file.suffix.lower() not in (".vtu", ".vtk"):
             raise UnreadableFile(f"{path}: lists {name!r}; needed .vtu or .vtk files")
+        if not file.exists():
+            when = f" for time {entry.attrib['timestep']}" if "timestep" in entry.attrib else ""
+            raise UnreadableFile(f"{path}: lists {name!r}{when}, which is missing; write it again, or take it out of the list")
         files.append(file)
         times.append(float(entry.get("timestep", "0")))
     again, most = Counter(files).most_common(1)[0]
