@@ -186,7 +186,7 @@ class Potential(Model):
 
     def _linear(self, a: Tensor) -> Tensor:
         """Return the fields f in their own unit, given all fields normalised."""
-        return a[:, [*self.linear]] * self.f_std + self.f_mean
+        return a[:, [*self.linear]] * self.f_std.to(a) + self.f_mean.to(a)
 
     def _pairs(self, targets: Points, nodes: Points, mass: Tensor) -> Pairs:
         (x, a_x), (y, a_y) = targets, nodes
