@@ -17,7 +17,7 @@ RESULTS = Path(os.environ.get("GKN_RESULTS", Path(__file__).parent.parent / "res
 
 def made() -> dict:
     """Return where and how a result is made: the machine, versions, the commit and the command of this process."""
-    command = shlex.join(["python", "-m", *sys.orig_argv[2:]])
+    command = shlex.join(["python", *sys.orig_argv[1:]])
     return {"machine": machine(), "versions": versions(), "commit": commit(), "command": command}
 
 
