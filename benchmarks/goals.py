@@ -22,7 +22,6 @@ from gkn.system.files import digest
 
 CELLS = Cells("goals")
 SMALL = {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (8, 4)}
-SMOOTHING = 0.03  # of the pretrained operator
 REACH = 0.6  # radius of balls relative to the suggested one, as at the small scale of the suite
 
 
@@ -94,13 +93,6 @@ def sparse(work, device, seeds):
     fine = data_of(Darcy(size=421), 20, 7, work)
     coarse, mesh = fine.every(5), scattered(fine, 85)
     operator = pretrained("darcy-nearfar").moved(device)
-    smooth = fine.smoothed(SMOOTHING).every(5)
-    for degree in (0, 2):
-        cell = f"moments up to degree {degree}, a smoothed on 421 x 421"
-        if cell not in CELLS.done("sparse"):
-            operator.model.moments, start = degree, time.perf_counter()
-            errors = {"85 x 85": summary(operator.evaluate(smooth))}
-            keep("sparse", cell, {"errors": errors, "seconds": time.perf_counter() - start})
     for degree in (0, 2, 1):
         cell = f"moments up to degree {degree}"
         if cell in CELLS.done("sparse"):

@@ -231,8 +231,7 @@ def sparse():
     return goal(
         "sparse",
         "The pretrained NearFar on 20 functions of another seed. It was trained without corrections; nothing for this table. "
-        "a is smoothed on the points it is given on, for random points on 421 x 421. Own clouds: a is known at the 1849 "
-        "points only (asked: 1849 random points within 1.2 of the grid). Seconds of evaluation.",
+        "a is smoothed on 421 x 421; on the mesh and on own clouds it is known at their points only (asked: 1849 random points within 1.2 of the grid). Seconds of evaluation.",
     )
 
 
