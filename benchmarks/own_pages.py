@@ -231,7 +231,8 @@ def sparse():
     return goal(
         "sparse",
         "The pretrained NearFar on 20 functions of another seed. It was trained without corrections; nothing for this table. "
-        "a is smoothed on 421 x 421; on the mesh and on own clouds it is known at their points only (asked: 1849 random points within 1.2 of the grid). Seconds of evaluation.",
+        "a is smoothed on 421 x 421; on the mesh and on own clouds it is known at their points only (asked: 1849 random points "
+        "within 1.2 of the grid). Seconds of evaluation.",
     )
 
 
