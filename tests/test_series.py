@@ -132,6 +132,7 @@ def test_arrays_with_times_on_a_grid(tmp_path):
         ({"times": np.array([0, 2, 1.0]), "u": np.ones((3, 6, 6))}, "the times do not increase"),
         ({"times": np.array([0, np.nan, 1]), "u": np.ones((3, 6, 6))}, "times must be finite, but 1 of 3 are not"),
         ({"times": np.arange(6.0), "u": np.ones((6, 6, 6))}, "may be 6 trajectories or one"),
+        ({"times": np.arange(3.0), "time": np.ones(1), "u": np.ones((3, 6, 6))}, "arrays 'times' and 'time'"),
         ({"times": np.zeros((2, 2, 2)), "u": np.ones((3, 6, 6))}, "times of shape"),
         ({"times": np.arange(5.0), "u": np.ones((3, 6, 6))}, "5 times, but no field"),
         ({"times": np.array([[0, 1, 2.0]] * 3), "u": np.ones((4, 3, 6, 6))}, "times of 3 trajectories, fields of 4"),

@@ -277,6 +277,8 @@ def with_times(path: Path, arrays: Mapping[str, Array], options: ReadOptions) ->
             if states.shape[:2] != (n, T):
                 raise UnreadableFile(f"{path}: field {name} of shape {array.shape}; needed {n} trajectories of {T} times")
             flat[name] = states.reshape(n * T, *states.shape[2:])
+    if "time" in flat:
+        raise UnreadableFile(f"{path}: arrays 'times' and 'time'; rename the second, whose name is that of the states' times")
     content = plain(path, flat, options)
     time = torch.from_numpy(np.broadcast_to(times, (n, T)).copy()).reshape(-1)
     series = tuple(i for i in range(n) for _ in range(T))
