@@ -8,8 +8,8 @@ import torch
 import gkn
 from gkn import Cloud, Dataset, Grid, Mesh, NearFar, Operator
 from gkn.geometry.quadrature import simplex_quadrature
-from gkn.graph.graph import Graph
-from gkn.graph.moments import ball_moments, degree_of, polynomials, turned, window
+from gkn.graph.graph import Graph, window
+from gkn.graph.moments import ball_moments, degree_of, polynomials, turned
 from gkn.graph.rules import Nystrom, Radius
 from gkn.models import model_from
 from gkn.operator.ways import Sampled, Support

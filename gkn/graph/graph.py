@@ -361,6 +361,11 @@ def _overwrite(memory: Tensor, values: Tensor) -> None:
     memory[len(values) :].zero_()
 
 
+def window(x: Tensor, y: Tensor) -> Tensor:
+    """Return the weight of each edge, (1 - |x - y|^2)^2 for points over the radius: smooth, so none jumps at the radius."""
+    return (1 - (x - y).square().sum(1)).clamp_min(0).square()
+
+
 def sizes_of(cuts: Sequence[int]) -> list[int]:
     """Return the number of points of each function of a batch, given the cuts between them."""
     return [stop - start for start, stop in pairwise(cuts)]

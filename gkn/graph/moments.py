@@ -12,16 +12,12 @@ import torch
 from torch import Tensor
 
 from gkn.geometry.domain import Domain
+from gkn.graph.graph import window
 from gkn.graph.neighbors import periodic_graph, radius_graph
 
 EDGES = 2**24
 """Pairs of a target and a point of the domain at a time."""
 DEGREES = (0, 1, 2)
-
-
-def window(x: Tensor, y: Tensor) -> Tensor:
-    """Return (1 - |x - y|^2)^2 in a ball of radius 1: smooth, so that a point crossing the radius changes nothing."""
-    return (1 - (x - y).square().sum(1)).clamp_min(0).square()
 
 
 def polynomials(z: Tensor, degree: int) -> Tensor:

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gkn.graph.graph import Graph
-from gkn.graph.moments import window
+from gkn.graph.graph import Graph, window
 from gkn.ops import Backend, autocast, edge_silu, inverse, library, pick, quadrature
 from gkn.ops.corrected import coefficients, corrected_window
 from gkn.ops.edges import Measure

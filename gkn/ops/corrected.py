@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gkn.graph.graph import Graph
-from gkn.graph.moments import degree_of, polynomials, window
+from gkn.graph.graph import Graph, window
+from gkn.graph.moments import degree_of, polynomials
 
 RIDGE = 1e-9
 """Relative size of what is added to the equations of a ball, which may have fewer sources than there are polynomials."""
