@@ -3,6 +3,7 @@
     python -m benchmarks.third_party darcy    neuraloperator's Darcy flow: learn on 16 x 16, answer on 16 x 16 and 32 x 32
     python -m benchmarks.third_party green    greenlearning's equations: the learned Green's function beside the exact one
     python -m benchmarks.third_party cars     ten car surfaces of ShapeNet-Car to learn from, ten others to judge
+    python -m benchmarks.third_party flow     an unsteady flow of EZyRB: learn from 40 frames, roll out the next 19
 
 `--data` is the folder with the files (see its README for sources and licences). Finished cells are kept in
 results/third-party/NAME.json and not computed again.
@@ -17,8 +18,9 @@ import numpy as np
 import torch
 
 from benchmarks import Cells, summary
-from gkn import GreenNet, fit, import_files, relative_l2
+from gkn import Dataset, GreenNet, Mesh, Nystrom, Stepping, fit, import_files, relative_l2
 from gkn.data.readers import read_files
+from gkn.operator.over_time import Persistence, forecast_errors
 from gkn.operator.trivial import trivial_errors
 from gkn.study.paper.greens_functions import combined, matrix
 from gkn.system.checks import device_named
@@ -197,9 +199,115 @@ def cars(folder, device):
             print({name: round(each["mean"], 4) for name, each in trivial.items()}, flush=True)
 
 
+# --- an unsteady flow of EZyRB
+
+LEARN, KNOWN = 32, 40  # frames to learn from while choosing, and afterwards; those between them choose
+FLOW_STEPS = 520  # of each training, one pair of states a step
+FLOW_NODES = {"r": 0.2, "m": 768}  # drawn anew for each pair; the mesh has 3067 nodes
+TRIED = {
+    "from frame 12": {"first": 11},
+    "from frame 21": {"first": 20},
+    "from frame 21, value": {"first": 20, "target": "value"},
+    "from frame 21, history 3": {"first": 20, "history": 3},
+    "from frame 21, history 3, last 0.2 unrolled": {"first": 20, "history": 3, "unroll": 0.2},
+    "from frame 21, history 5": {"first": 20, "history": 5},
+}  # what steps are learned from, and how. The time between frames is 1, so difference and quotient are the same target
+
+
+def flow(folder, device):
+    """NearFar on one trajectory of velocity and pressure: 40 frames to learn from, and a rollout of the 19 after them.
+
+    Everything is chosen by the rollout of frames 33 to 40 after training on frames up to 32, for NearFar as for the linear
+    model. Then it is trained on the frames up to 40. A rollout is given no frame after those of its training.
+    """
+    data = flow_data(folder / "ezyrb-flow")
+    for name, options in TRIED.items():
+        if f"validation: {name}" not in CELLS.done("flow"):
+            found = forecast_flow(data, LEARN, KNOWN, device, **options)
+            CELLS.keep("flow", f"validation: {name}", found)
+            print(name, found["errors"]["by_field"], f"{found['seconds']:.0f} s", flush=True)
+    if "baselines" not in CELLS.done("flow"):
+        chosen = min(linear_choices(), key=lambda each: linear_errors(data, LEARN, KNOWN, *each).mean)
+        found = {}
+        for what, start, stop in (("validation", LEARN, KNOWN), ("test", KNOWN, None)):
+            persistence = forecast_errors(Persistence(1), data.window(start - 1, stop), 1)
+            linear = linear_errors(data, start, stop, *chosen)
+            found[what] = {"persistence": summary(persistence), "linear model": summary(linear)}
+        CELLS.keep("flow", "baselines", {"first frame, rank": [chosen[0] + 1, chosen[1]], "errors": found})
+        print(chosen, {name: each["by_field"] for name, each in found["test"].items()}, flush=True)
+    errors = {name: CELLS.done("flow")[f"validation: {name}"]["errors"]["mean"] for name in TRIED}
+    name = min(errors, key=errors.get)
+    for seed in range(3):
+        cell = f"NearFar, seed {seed}"
+        if cell not in CELLS.done("flow"):
+            found = forecast_flow(data, KNOWN, None, device, seed=seed, **TRIED[name])
+            CELLS.keep("flow", cell, {"chosen": name, **found})
+            print(cell, name, found["errors"]["by_field"], f"{found['seconds']:.0f} s", flush=True)
+
+
+def flow_data(folder):
+    """Return the flow as one trajectory. Its points have a third coordinate, which is 0."""
+    points, cells, times, vx, vy, pressure = (
+        np.load(folder / f"{name}.npy")
+        for name in ("pts", "cells", "time", "snapshots_vx", "snapshots_vy", "snapshots_pressure")
+    )
+    fields = {"velocity": np.stack([vx, vy], -1)[None], "pressure": pressure[None]}
+    return Dataset(Mesh(points[:, :2], cells), **fields, outputs=[*fields], times=times[:, 0].astype(float))
+
+
+def forecast_flow(data, last, stop, device, first, history=1, target="quotient", unroll=None, seed=0):
+    """Train on the steps from frame `first` on to frame `last` - 1; roll out the frames after them, to `stop` - 1.
+
+    Frames are counted from 0 here, as in the arrays.
+    """
+    stepping = Stepping(target=target, history=history, clock=False)
+    learn, test = data.window(first - history + 1, last), data.window(last - history, stop)
+    changes = {"epochs": round(FLOW_STEPS / (last - 1 - first)), "batch": 1, "unroll": unroll, "seed": seed}
+    start = time.perf_counter()
+    rule = Nystrom(**FLOW_NODES)
+    operator = fit(learn, "NearFar", rule, size="small", stepping=stepping, device=device, **changes)
+    seconds = time.perf_counter() - start
+    count = sum(x.numel() for x in operator.model.parameters())
+    settings = {"stepping": stepping.json(), "rule": FLOW_NODES, "size": "small", "first frame": first + 1, **changes}
+    return {"errors": summary(operator.evaluate(test)), "seconds": seconds, "parameters": count, "settings": settings}
+
+
+def linear_choices():
+    """Return the first frames and ranks that are tried for the linear model."""
+    return [(first, rank) for first in range(10, 26, 2) for rank in range(1, LEARN - 1 - first)]
+
+
+def linear_errors(data, last, stop, first, rank):
+    """Return the errors of the linear model of frames `first` to `last` - 1, for the frames after them."""
+    known = data.trajectory(0)
+    forecast = linear_model(known.u[first:last].double(), known.domain.weights, rank)
+    return forecast_errors(forecast, data.window(last - 1, stop), 1)
+
+
+def linear_model(states, weights, rank):
+    """Return the forecast by dynamic mode decomposition: the linear map of a rank that maps each state to the next one.
+
+    states   (T, K, o); each of the o components counts relative to its variation over domain and time
+    """
+    variation = (weights[:, None] * (states - states.mean(0)).square()).sum((0, 1))
+    scale = (weights[:, None] / variation).sqrt()
+    columns = (states * scale).flatten(1).T
+    left, sizes, right = torch.linalg.svd(columns[:, :-1], full_matrices=False)
+    basis = left[:, :rank]
+    step = basis.T @ columns[:, 1:] @ right[:rank].T / sizes[:rank]
+
+    def forecast(trajectory):
+        codes = [basis.T @ (trajectory.u[0].double() * scale).flatten()]
+        for _ in trajectory.times[1:]:
+            codes.append(step @ codes[-1])
+        return (torch.stack(codes[1:]) @ basis.T).unflatten(1, scale.shape) / scale
+
+    return forecast
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["darcy", "green", "cars"])
+    parser.add_argument("what", choices=["darcy", "green", "cars", "flow"])
     parser.add_argument("--data", type=Path, default=Path("../shared/third-party"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", default="", help="For green: only equations whose names contain this.")
@@ -208,7 +316,7 @@ def main():
     if given.what == "green":
         green(given.data, device, given.only)
     else:
-        {"darcy": darcy, "cars": cars}[given.what](given.data, device)
+        {"darcy": darcy, "cars": cars, "flow": flow}[given.what](given.data, device)
 
 
 if __name__ == "__main__":
