@@ -24,3 +24,20 @@ def test_the_tables_of_the_readme_are_those_of_the_results():
     shown = text.split("<!-- beyond -->")[1].split("<!-- /beyond -->")[0].strip().splitlines()
     assert summary(Place(RESULTS / "beyond", RESULTS / "beyond"), SCALES["full"]) == shown
     assert len(shown) > 12
+
+
+def test_the_linear_model_of_the_flow_repeats_a_linear_flow():
+    """States of two modes, one that turns and grows: a map of rank 2 continues them to rounding."""
+    import torch
+
+    from benchmarks.third_party import linear_model
+    from gkn.data.sample import Trajectory
+    from gkn.geometry.grid import Grid
+
+    domain = Grid((30,))
+    x, t = domain.points.double(), torch.arange(12.0, dtype=torch.float64)
+    waves = [1.1 ** t[:, None] * torch.cos(t[:, None] + k * x[:, 0]) for k in (3.0, 3.0)]
+    states = torch.stack([waves[0], 100 * waves[1].roll(5, 1)], -1)
+    forecast = linear_model(states[:7], domain.weights, 2)
+    start = Trajectory(domain, states.new_zeros(30, 0), t[6:], states[6:], None)
+    assert torch.allclose(forecast(start), states[7:], rtol=0, atol=1e-9)
