@@ -11,9 +11,10 @@ results/goals/NAME.json and not computed again.
 
 import argparse
 import time
+from pathlib import Path
 
 from benchmarks import Cells, summary
-from gkn import Burgers, Darcy, LayerPotential, Multigrid, Nystrom, Radius, fit, pretrained
+from gkn import Burgers, Darcy, LayerPotential, Multigrid, NearFar, Nystrom, Radius, fit, pretrained
 from gkn.data.generate import make_dataset
 from gkn.operator.ways import Sampled
 from gkn.study.scattered import clouds, scattered
@@ -42,6 +43,7 @@ def trained(data, validation, model, seed, device, **options):
 
 
 def keep(name, cell, found):
+    """Add a finished cell to the results, and print its errors."""
     CELLS.keep(name, cell, found)
     errors = {where: round(each["mean"], 5) for where, each in found["errors"].items()}
     print(name, cell, errors, f"{found.get('seconds', 0):.0f} s", flush=True)
@@ -63,8 +65,6 @@ def burgers(work, device, seeds):
 
 def suggested(data):
     """Return the radius that NearFar suggests for a dataset."""
-    from gkn import NearFar
-
     return NearFar.defaults(data).settings["radius"]
 
 
@@ -136,8 +136,6 @@ def lattices(work, device, seeds):
 
 
 def main():
-    from pathlib import Path
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     measurements = {"burgers": burgers, "layers": layers, "sparse": sparse, "lattices": lattices}
     parser.add_argument("what", choices=measurements)

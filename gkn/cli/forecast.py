@@ -48,7 +48,7 @@ def forecast(options: PredictOptions, operator: Operator) -> None:
         static = _static(operator, law, start)
         states = _named(operator, rollout, start, errors, bool(((times - begin).abs() <= slack).any()))
         written = ((time, {**static, **fields}) for time, fields in states)
-        found = save_series(options.out, start.domain, written if options.out.suffix != ".gif" else states, numbers)
+        found = save_series(options.out, start.domain, written if options.out.suffix.lower() != ".gif" else states, numbers)
     for each in caught:
         warn(str(each.message))
     text = f"{plain(options.out)}: {', '.join(law.states)} at {len(found)} times and {len(start.domain)} points"

@@ -21,7 +21,7 @@ DEGREES = (0, 1, 2)
 
 
 def polynomials(z: Tensor, degree: int) -> Tensor:
-    """Return 1, the coordinates of z (E, d) and their products, up to a degree of 2: (E, count_of(d, degree))."""
+    """Return 1, the coordinates of z (E, d) and their products, up to a degree of 2: (E, columns)."""
     columns = [torch.ones_like(z[:, :1])]
     if degree > 0:
         columns.append(z)

@@ -100,7 +100,7 @@ class EdgeBalls(Balls):
             graph, order = graph.by_degree
             of_x, back = of_x.index_select(0, order), torch.argsort(order)
         self.where, self.backend, self._back = where._replace(graph=graph, of_x=of_x), backend, back
-        self._rho, self._scale = _window_and_scale(self.where)
+        self._rho, self._scale = _window_and_scale(self.where, _correction(self.where))
 
     def __call__(self, kernel: Kernel, v: Tensor, target_v: Tensor | None = None) -> Tensor:
         p, q = kernel.parts(self.where.of_x, self.where.of_y)
@@ -115,11 +115,10 @@ class BlockBalls(Balls):
     def __init__(self, where: Neighbourhoods, backend: Backend) -> None:
         self.where, self.backend = where, backend
         self._x, self._window = where.of_x[:, : where.dim], window
-        if where.graph.moments is not None:
-            c = _correction(where)
-            assert c is not None
+        c = _correction(where)
+        if c is not None:
             self._x, self._window = torch.cat([self._x, c.to(self._x)], 1), partial(_corrected, where.dim)
-        self._scale = _window_and_scale(where)[1]
+        self._scale = _window_and_scale(where, c)[1]
 
     def __call__(self, kernel: Kernel, v: Tensor, target_v: Tensor | None = None) -> Tensor:
         out = self._integral(kernel, v)
@@ -154,11 +153,14 @@ class ChipBalls(Balls):
 
 
 @torch.no_grad()
-def _window_and_scale(where: Neighbourhoods) -> tuple[Tensor, Tensor]:
-    """Return the window on every edge, and for every target 1 / its integral, or 0 if nothing is in its ball."""
+def _window_and_scale(where: Neighbourhoods, c: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the window on every edge, and for every target 1 / its integral, or 0 if nothing is in its ball.
+
+    c   coefficients by which the windows are corrected, if they are
+    """
     graph, kind = where.graph, torch.promote_types(where.of_x.dtype, torch.float32)
     x, y = where.of_x[:, : where.dim], where.of_y[:, : where.dim]
-    c, at, of = _correction(where), x.index_select(0, graph.targets), y.index_select(0, graph.src)
+    at, of = x.index_select(0, graph.targets), y.index_select(0, graph.src)
     rho = (window(at, of) if c is None else corrected_window(at, of, c.index_select(0, graph.targets))).to(kind)
     mass = rho if where.weights is None else rho * where.weights.to(kind).index_select(0, graph.src)
     edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
