@@ -16,6 +16,7 @@ from gkn.models.model import Defaults, Model, Progress, check_periodic, check_ra
 from gkn.models.nearfar import NearFar
 from gkn.ops import Backend, full_precision, quadrature
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, make_balls
+from gkn.ops.dense import Linear
 from gkn.ops.kernel import Kernel
 
 
@@ -68,11 +69,11 @@ class Multigrid(Model):
         self.features = chosen_features("Multigrid", features, in_channels)
         self.periodic = check_periodic("Multigrid", periodic, dim)
         self.recompute, self.backend = recompute, backend
-        self.P = nn.Linear(dim + in_channels, 2 * width)
-        self.lift = nn.Linear(2 * width, width)
+        self.P = Linear(dim + in_channels, 2 * width)
+        self.lift = Linear(2 * width, width)
         self.stages = nn.ModuleList(Stage(self, last=level == levels - 1) for _ in range(cycles) for level in range(levels))
         self.norm = nn.LayerNorm(width)
-        self.Q = nn.Linear(width, out_channels)
+        self.Q = Linear(width, out_channels)
 
     @classmethod
     def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
@@ -215,7 +216,7 @@ class Stage(nn.Module):
             self.norm_down, self.to_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, True, model.periodic)
             self.norm_up, self.from_next = nn.LayerNorm(width), Kernel(size, model.kernel, width, width, True, model.periodic)
         self.norm_after = nn.LayerNorm(width)
-        self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.wide, self.narrow = Linear(width, 2 * width), Linear(2 * width, width)
 
     def sends(self, v: Tensor) -> Tensor:
         """Return what this level sends within itself."""

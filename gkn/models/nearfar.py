@@ -24,6 +24,7 @@ from gkn.models.suggest import epochs_for, periodic_axes, phases_of, radius_for,
 from gkn.models.wave_field import WaveField
 from gkn.ops import Backend, autocast, full_precision, pick, rounded
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, fits_chip, make_balls
+from gkn.ops.dense import Linear
 from gkn.ops.kernel import Kernel
 from gkn.ops.points import EMPTY, by_function, compiled, gather, memberships_of, pointwise, shares_of, spread
 from gkn.ops.split import Split
@@ -149,11 +150,11 @@ class NearFar(Model):
             raise ValueError(f"NearFar(moments={moments!r}): use 0, 1 or 2")
         self.waves, self.moments = waves, moments
         self.recompute, self.backend, self._compiled = recompute, backend, False
-        self.P = nn.Linear(dim + in_channels, 2 * width)
-        self.lift = nn.Linear(2 * width, width)
+        self.P = Linear(dim + in_channels, 2 * width)
+        self.lift = Linear(2 * width, width)
         self.layers = nn.ModuleList(Block(self) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
-        self.Q = nn.Linear(width, out_channels)
+        self.Q = Linear(width, out_channels)
 
     @property
     def blocks(self) -> int:
@@ -397,10 +398,10 @@ class FarField(nn.Module):
     def __init__(self, width: int, head: int, slices: int) -> None:
         super().__init__()
         self.heads, self.head, self.slices = width // head, head, slices
-        self.slice = nn.Linear(width, self.heads * slices)
-        self.value = nn.Linear(width, width)
-        self.query, self.key, self.answer = (nn.Linear(head, head, bias=False) for _ in range(3))
-        self.out = nn.Linear(width, width)
+        self.slice = Linear(width, self.heads * slices)
+        self.value = Linear(width, width)
+        self.query, self.key, self.answer = (Linear(head, head, bias=False) for _ in range(3))
+        self.out = Linear(width, width)
 
     def forward(self, v: Tensor, share: Tensor, cuts: Sequence[int], split: Split | None) -> tuple[Tensor, Tensor | None]:
         """Return z (functions, heads * slices, width) and p (K, heads * slices), or None if p is too large to keep."""
@@ -439,7 +440,7 @@ class Network(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.up, self.down = Linear(width, 2 * width), Linear(2 * width, width)
 
     def forward(self, v: Tensor) -> Tensor:
         out: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm(v))))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gkn.ops.dense import Linear
+
 
 class WaveField(nn.Module):
     """The periodic field, a convolution: each Fourier coefficient is multiplied by a matrix of its own.
@@ -19,7 +21,7 @@ class WaveField(nn.Module):
     def __init__(self, width: int, head: int, vectors: int) -> None:
         super().__init__()
         self.heads = width // head
-        self.value, self.out = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.value, self.out = Linear(width, width, bias=False), Linear(width, width, bias=False)
         self.real, self.imaginary = (nn.Parameter(torch.empty(vectors, self.heads, head, head)) for _ in range(2))
         for each in (self.real, self.imaginary):
             nn.init.uniform_(each, -(head**-0.5), head**-0.5)

@@ -17,7 +17,7 @@ from gkn.graph.graph import Graph
 from gkn.ops import library
 from gkn.ops.edges import Measure
 
-Backend = Literal["reference", "factored", "fused"]
+Backend = Literal["reference", "factored", "fused", "compiled"]
 BACKENDS: tuple[Backend, ...] = ("reference", "factored", "fused")
 
 
@@ -85,6 +85,8 @@ def pick(backend: str | None, device: torch.device, dtype: torch.dtype, n: int) 
     """Return the implementation asked for, or the best one. Raise an error if the one asked for cannot be used."""
     if backend is None:
         return choose(device, dtype, n)[0]
+    if backend == "compiled" and device.type == "cpu":
+        return "factored"  # but for balls, which have their own choice (balls.py)
     for known in BACKENDS:
         if backend == known:
             if known == "fused" and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") != "1"):

@@ -6,22 +6,23 @@ or, given values t(x) of the targets, of differences: all of kappa but its const
 has moments, the window is corrected so that polynomials are integrated exactly (corrected.py). `make_balls` computes what does
 not depend on the kernel once, and chooses between
 
-    ChipBalls    nothing per edge is ever stored: small kernels on a GPU (near.py)
+    ChipBalls    no hidden features of edges are ever stored: small kernels (near.py)
     EdgeBalls    hidden features of all edges, kept for the backward pass
     BlockBalls   hidden features of a block of targets at a time, computed again in the backward pass
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gkn.graph.graph import Graph, window
-from gkn.ops import Backend, autocast, edge_silu, inverse, library, pick, quadrature
+from gkn.ops import Backend, autocast, edge_silu, inverse, library, near, near_cpp, pick, quadrature
 from gkn.ops.corrected import coefficients, corrected_window
 from gkn.ops.edges import Measure
 from gkn.ops.hidden import differentiable
@@ -62,25 +63,44 @@ def make_balls(
     recompute   do not keep hidden features; None: keep them if they fit
     """
     dtype = autocast(where.of_x)[0].dtype
-    backend = pick(backend, where.of_x.device, dtype, like.W.shape[1])
+    chosen = pick(backend, where.of_x.device, dtype, like.W.shape[1])
     where = where._replace(weights=quadrature(where.weights, where.graph, mean=True))
     constant = not (torch.is_grad_enabled() and (where.of_x.requires_grad or where.of_y.requires_grad))
-    plain = constant and where.of_x.dtype == torch.float32 and not library.is_transformed() and where.graph.moments is None
-    if plain and fits_chip(like, where.of_x.shape[1], dtype, backend):
-        return ChipBalls(where)
+    if constant and where.of_x.dtype == torch.float32 and not library.is_transformed():
+        if where.graph.moments is None and fits_chip(like, where.of_x.shape[1], dtype, chosen):
+            return ChipBalls(where)
+        if _compiled(like, dtype, where.of_x.device, backend):
+            return ChipBalls(where, compiled=True)
     kept = where.graph.num_edges * sum(like.sizes) * dtype.itemsize * (3 * count if torch.is_grad_enabled() else 1)
     if kept > available_memory(where.of_x.device) // 2 if recompute is None else recompute:
-        return BlockBalls(where, backend)
-    return EdgeBalls(where, backend)
+        return BlockBalls(where, chosen)
+    return EdgeBalls(where, chosen)
 
 
 def fits_chip(like: Kernel, features: int, dtype: torch.dtype, backend: Backend) -> bool:
-    """True if integrals of such a kernel can be computed without storing anything per edge."""
+    """True if integrals of such a kernel can be computed on a GPU without storing anything per edge."""
     if backend != "fused" or not like.smooth:
         return False
-    from gkn.ops import near
+    from gkn.ops import near_triton
 
-    return near.fits(like.sizes, features, max(like.W.shape[1:]), dtype)
+    return near_triton.fits(like.sizes, features, max(like.W.shape[1:]), dtype)
+
+
+def _compiled(like: Kernel, dtype: torch.dtype, device: torch.device, backend: Backend | None) -> bool:
+    """True if integrals of such a kernel are computed by near.cpp."""
+    if backend not in (None, "compiled") or device.type != "cpu" or not (like.smooth and near_cpp.fits(like.sizes, dtype)):
+        return False
+    reason = near_cpp.why_not()
+    if reason and backend is None:
+        _say_once(f"NearFar and Multigrid are several times slower here than they could be: {reason}")
+    if reason and backend is not None:
+        raise ValueError(f"backend='compiled' cannot be used here: {reason}")
+    return reason is None
+
+
+@cache
+def _say_once(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
 
 
 class Balls(ABC):
@@ -136,12 +156,18 @@ class BlockBalls(Balls):
 class ChipBalls(Balls):
     """Integrals of small kernels by near.py. Points and fields are constants."""
 
-    def __init__(self, where: Neighbourhoods) -> None:
-        from gkn.ops import near
-
+    def __init__(self, where: Neighbourhoods, compiled: bool = False) -> None:
         graph, of_x, of_y, dim, weights = where
+        weights = None if weights is None else weights.float()
         with torch.no_grad():
-            self.near = near.Near(graph, of_x, of_y, dim, None if weights is None else weights.float())
+            if compiled:
+                c = _correction(where)
+                windows = None if c is None else corrected_window(*_ends(where), c.index_select(0, graph.targets)).float()
+                self.near: near.Near = near_cpp.CompiledNear(graph, of_x, of_y, dim, weights, windows)
+            else:
+                from gkn.ops import near_triton
+
+                self.near = near_triton.TritonNear(graph, of_x, of_y, dim, weights)
 
     def __call__(self, kernel: Kernel, v: Tensor, target_v: Tensor | None = None) -> Tensor:
         (weight, bias), last = kernel.layers()[0], (kernel.W, kernel.B)
@@ -159,13 +185,18 @@ def _window_and_scale(where: Neighbourhoods, c: Tensor | None) -> tuple[Tensor, 
     c   coefficients by which the windows are corrected, if they are
     """
     graph, kind = where.graph, torch.promote_types(where.of_x.dtype, torch.float32)
-    x, y = where.of_x[:, : where.dim], where.of_y[:, : where.dim]
-    at, of = x.index_select(0, graph.targets), y.index_select(0, graph.src)
+    at, of = _ends(where)
     rho = (window(at, of) if c is None else corrected_window(at, of, c.index_select(0, graph.targets))).to(kind)
     mass = rho if where.weights is None else rho * where.weights.to(kind).index_select(0, graph.src)
     edges = torch.arange(graph.num_edges, device=graph.device, dtype=torch.int32)
     whole = library.segment_sum(mass[:, None], graph.ptr, edges)[:, 0]
     return rho, inverse(whole)
+
+
+def _ends(where: Neighbourhoods) -> tuple[Tensor, Tensor]:
+    """Return the points of target and source of every edge, in units of the radius."""
+    x, y = where.of_x[:, : where.dim], where.of_y[:, : where.dim]
+    return x.index_select(0, where.graph.targets), y.index_select(0, where.graph.src)
 
 
 def _correction(where: Neighbourhoods) -> Tensor | None:
@@ -229,7 +260,7 @@ class _OnChip(torch.autograd.Function):
     """The integral of a small network by near.py, with its derivative."""
 
     @staticmethod
-    def forward(ctx: Any, balls: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: Any, balls: near.Near, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
         weight, bias, W, B, v, *target_v = others
         with torch.autocast(v.device.type, enabled=False):
             net, last = _rounded(balls, (first, shift, weight, bias), (W, B), v.dtype)
@@ -253,27 +284,27 @@ class _OnChip(torch.autograd.Function):
         return None, *(x.to(like.dtype) for x, like in zip(found, given, strict=False))
 
 
-def _rounded(balls: Any, layers: tuple[Tensor, ...], last: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Any, Any]:
+def _rounded(
+    balls: near.Near, layers: tuple[Tensor, ...], last: tuple[Tensor, Tensor], dtype: torch.dtype
+) -> tuple[near.Network, tuple[Tensor, Tensor]]:
     """Return the network near.py takes, with all but its first layer in the type of the values."""
-    from gkn.ops import near
-
     first, shift, weight, bias = layers
     net = near.Network(*_parts_of(balls, first, shift), *(x.to(dtype).contiguous() for x in (weight, bias)))
-    return net, tuple(x.to(dtype).contiguous() for x in last)
+    W, B = (x.to(dtype).contiguous() for x in last)
+    return net, (W, B)
 
 
-def _parts_of(balls: Any, first: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+def _parts_of(balls: near.Near, first: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first layer's share of targets and of sources."""
     of_x, of_y = first.chunk(2, dim=1)
     return torch.addmm(shift, balls.of_x, of_x.T), balls.of_y @ of_y.T
 
 
-def _on_edges(balls: Any, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
+def _on_edges(balls: near.Near, first: Tensor, shift: Tensor, *others: Tensor) -> Tensor:
     """Return the integral by operations that can be differentiated any number of times."""
     weight, bias, W, B, v, *target_v = others
     graph, kind = balls.graph, v.dtype
     h = edge_silu(*_parts_of(balls, first, shift), graph, kind)
     h = nn.functional.silu(nn.functional.linear(h, weight.to(kind), bias.to(kind)))
-    rho = window(balls.x.index_select(0, graph.targets), balls.y.index_select(0, graph.src)).to(kind)
     values = v, target_v[0] if target_v else None
-    return _of_features(h, (W.to(kind), B.to(kind)), values, balls.weights, Measure(graph, rho, balls.scale, "factored"))
+    return _of_features(h, (W.to(kind), B.to(kind)), values, balls.weights, balls.measure(kind))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from gkn.ops.dense import mm_into
 from gkn.ops.edges import Edges, Into
 from gkn.ops.last import Found, Last, product
 
@@ -65,7 +66,7 @@ def backward(d: Tensor, h: Tensor, found: Found, v: Tensor, edges: Edges, into: 
         found.add(0, A.flatten(1), some)
         found.add(k * n, s, some)
         some = (some * scale[start:stop, None]).to(v.dtype)
-        dA, ds = torch.mm(some, last.W.flatten(0, 1).T, out=A.flatten(1)).view(-1, k, n), some @ last.B.T
+        dA, ds = mm_into(A.flatten(1), some, last.W.flatten(0, 1).T).view(-1, k, n), some @ last.B.T
         for first, stop_run, edge, degree in runs:
             count, here = stop_run - first, slice(first - start, stop_run - start)
             D, here_dh = dA[here], _batch(dh, edge, count, degree)

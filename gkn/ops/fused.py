@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gkn.ops.dense import parts_of
 from gkn.ops.edges import Edges, Into
 from gkn.ops.last import Found, Last, product
-from gkn.ops.tiles import dot, launch, parts_of, power, precision
+from gkn.ops.tiles import dot, launch, power, precision
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gkn.graph.graph import Graph
 from gkn.ops import Backend, autocast, edge_relu, library
-from gkn.ops.last import plus_product
+from gkn.ops.dense import mm, plus_mm
 
 
 def hidden(
@@ -53,9 +53,9 @@ def hidden_backward(
     """
     for i in range(len(layers) - 2, -1, -2):
         x = features[i // 2]
-        plus_product(dlayers[i], g.T, x)
+        plus_mm(dlayers[i], g.T, x)
         dlayers[i + 1] += g.sum(0, dtype=dlayers[i + 1].dtype)
-        g = g @ layers[i]
+        g = mm(g, layers[i])
         if i:
             g = library.close_where(g, x)
     return library.implementation.edge_relu_backward(g, features[0], graph, dtype, backend)

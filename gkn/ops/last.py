@@ -8,6 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gkn.ops.dense import mm_into, plus_mm
+
 NARROW, PIECE = 8, 128
 SPARE = 16  # rows for the bias: one, and zeros, since matrix units like multiples of 16
 
@@ -46,7 +48,7 @@ class Found:
     def add(self, first: int, rows: Tensor, d: Tensor) -> None:
         """Add rows^T d, from row `first` on."""
         part = self.total if rows.shape[1] == self.total.shape[0] else self.total[first : first + rows.shape[1]]
-        plus_product(part, rows.T, d)
+        plus_mm(part, rows.T, d)
 
     def done(self) -> list[Tensor]:
         """Return the gradients of W and B, and of step and bias if there are any."""
@@ -62,15 +64,6 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     their length. Such products are computed in pieces, whose sums are added up.
     """
     if a.device.type != "cpu" or a.dtype.itemsize < 4 or min(out.shape) > NARROW or a.shape[1] <= PIECE:
-        return torch.mm(a, b, out=out)
+        return mm_into(out, a, b)
     pieces = [x @ y for x, y in zip(a.split(PIECE, 1), b.split(PIECE), strict=True)]
     return torch.sum(torch.stack(pieces), 0, out=out)
-
-
-def plus_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Add a b to `total`, in the type of `total`."""
-    if total.dtype == a.dtype:
-        return total.addmm_(a, b)
-    if total.device.type == "cuda":
-        return torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
-    return total.add_(a @ b)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from gkn.graph.graph import Graph
 from gkn.ops import factored, reference
@@ -21,6 +20,7 @@ from gkn.ops.edges import Edges, Into, Measure
 from gkn.ops.factored import close_where as close_where
 from gkn.ops.factored import segment_sum as segment_sum
 from gkn.ops.last import Found, Last
+from gkn.ops.modes import is_transformed as is_transformed
 from gkn.system.memory import check_memory
 
 BLOCK_BYTES = {"cpu": 17 * 2**20, "cuda": 2**29}  # of A, the sums of h (x) v, at a time
@@ -144,13 +144,6 @@ class implementation:
         """Return the gradients of p and q. d is overwritten."""
         dp, dq = _module(backend).edge_relu_backward(d, out, graph.ptr, graph.by_source, dtype, overwrite=True)
         return dp, dq
-
-
-def is_transformed() -> bool:
-    """True inside forward-mode or functional transforms, which know the reference's operations and not ours."""
-    if torch.compiler.is_compiling():
-        return False
-    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _contiguous(*tensors: Tensor) -> list[Tensor]:

@@ -1,188 +1,26 @@
-"""Integrals over balls with a small kernel network, in Triton: nothing per edge is ever stored, in neither pass.
+"""Integrals over balls with a small kernel network: hidden features of edges are never stored, in neither pass.
 
     out(x) = scale(x) sum_y w(y) window(x, y) v(y) kappa(x, y),   kappa = sum_k h_k W_k + B,
     h = silu(weight silu(p(x) + q(y)) + bias),   window = (1 - |x - y|^2)^2 in the unit ball
 
 or, given values t(x) of the targets, of differences: h_k W_k is applied to v(y) - t(x), and B to v(y).
 
-The gradient of v is the same integral over the reversed graph, of d with kappa transposed: one kernel does both. The gradients
-of W and B are products of its sums with v. Those of the hidden layers are added up by programs with many targets each.
+The gradient of v is the same integral over the reversed graph, of d with kappa transposed: one loop over edges does both. The
+gradients of W and B are products of its sums with v. The two loops over edges are in near_triton.py for GPUs and in near.cpp
+for processors.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from gkn.graph.graph import Graph
-from gkn.ops import inverse
-from gkn.ops.last import plus_product
-from gkn.ops.tiles import dot, launch, parts_of, power, precision
-
-# Edges at a time, warps, and stages, by the bytes of a number: as much as fits without spilling registers.
-SUMS = {2: (16, 2, 3), 4: (16, 4, 1)}
-SLOPES = {2: (16, 1, 1), 4: (16, 4, 1)}
-PROGRAMS = 8448  # of `_slopes`, at most
-BLOCK_BYTES = 2**29  # of sums at a time
-
-
-@triton.jit
-def _window(at, of, x, y, there, D: tl.constexpr):
-    """Return (1 - |x - y|^2)^2 for some edges of a target; 0 where there is none."""
-    left = tl.where(there, 1.0, 0.0)
-    for i in tl.static_range(D):
-        step = tl.load(at + x * D + i) - tl.load(of + y * D + i, mask=there, other=0.0)
-        left -= step * step
-    left = tl.where(there & (left > 0), left, 0.0)
-    return left * left
-
-
-@triton.jit
-def _mass(at, of, weights, ptr, src, out, WEIGHTS: tl.constexpr, D: tl.constexpr, BE: tl.constexpr):
-    """The integral of the window, for one target."""
-    x = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(ptr + x), tl.load(ptr + x + 1)
-    acc = tl.zeros((BE,), tl.float32)
-    for first in range(begin, end, BE):
-        e = first + tl.arange(0, BE)
-        there = e < end
-        y = tl.load(src + e, mask=there, other=0).to(tl.int64)
-        some = _window(at, of, x, y, there, D)
-        if WEIGHTS:
-            some = some * tl.load(weights + y, mask=there, other=0.0)
-        acc += some
-    tl.store(out + x, tl.sum(acc, 0))
-
-
-@triton.jit
-def _sums(
-    p, q, at, of, weight, bias, v, target_v, weights, scale, ptr, src, sums, c, k, n, stride,
-    TURNED: tl.constexpr, DIFFERENCES: tl.constexpr, WEIGHTS: tl.constexpr, D: tl.constexpr,
-    BE: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """A(x)[k, j] = scale(x) sum_y w(y) window h(x, y)_k v(y)_j, and behind it s(x)_j = scale(x) sum_y w(y) window v(y)_j, as if
-    one more h were 1. DIFFERENCES: with v(y) - t(x) instead of v(y), except for that 1. TURNED, for the reversed graph:
-    scale(y) is under the sum and w(x) before it."""
-    x = tl.program_id(0).to(tl.int64)
-    ks, cs, ns, es = tl.arange(0, BK), tl.arange(0, BC), tl.arange(0, BN), tl.arange(0, BE)
-    begin, end = tl.load(ptr + x), tl.load(ptr + x + 1)
-    kind = v.dtype.element_ty
-    P = tl.load(p + x * c + cs, mask=cs < c, other=0.0)
-    M = tl.load(weight + ks[:, None] * c + cs[None, :], mask=(ks < k)[:, None] & (cs < c)[None, :], other=0.0)
-    b = tl.load(bias + ks, mask=ks < k, other=0.0).to(tl.float32)
-    acc = tl.zeros((BK, BN), tl.float32)
-    held = tl.zeros((BK, BE), tl.float32)
-    for first in range(begin, end, BE):
-        e = first + es
-        there = e < end
-        y = tl.load(src + e, mask=there, other=0).to(tl.int64)
-        rho = _window(at, of, x, y, there, D)
-        if TURNED:
-            rho = rho * tl.load(scale + y, mask=there, other=0.0)
-        elif WEIGHTS:
-            rho = rho * tl.load(weights + y, mask=there, other=0.0)
-        Q = tl.load(q + y[None, :] * c + cs[:, None], mask=there[None, :] & (cs < c)[:, None], other=0.0)
-        V = tl.load(v + y[:, None] * n + ns[None, :], mask=there[:, None] & (ns < n)[None, :], other=0.0)
-        z = P[:, None] + Q
-        H = dot(M, (z * tl.sigmoid(z)).to(kind), tl.zeros((BK, BE), tl.float32), PRECISION) + b[:, None]
-        H = (tl.where((ks == k)[:, None], 1.0, H * tl.sigmoid(H)) * rho[None, :]).to(kind)
-        acc = dot(H, V, acc, PRECISION)
-        if DIFFERENCES:
-            held += H.to(tl.float32)  # as rounded: differences of a constant vanish exactly
-    if DIFFERENCES:
-        T = tl.load(target_v + x * n + ns, mask=ns < n, other=0.0).to(tl.float32)
-        acc -= tl.where(ks < k, tl.sum(held, 1), 0.0)[:, None] * T[None, :]
-    if not TURNED:
-        acc = acc * tl.load(scale + x)
-    elif WEIGHTS:
-        acc = acc * tl.load(weights + x)
-    place = sums + x * stride + ks[:, None] * n + ns[None, :]
-    tl.store(place, acc.to(kind), mask=(ks <= k)[:, None] & (ns < n)[None, :])
-
-
-@triton.jit
-def _slopes(
-    dA, p, q, at, of, fx, fy, weight, bias, v, target_v, weights, scale, ptr, src,
-    dp, down, means, dweight, dbias, dmoved, targets, chunk, c, k, n, f,
-    DIFFERENCES: tl.constexpr, WEIGHTS: tl.constexpr, D: tl.constexpr,
-    BE: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BF: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Compute the gradients of the hidden layers for `chunk` targets, given dA. With dz the gradient of p(x) + q(y) on an edge,
-    dp(x) = sum_y dz and dmoved = sum dz (x) (f(y) - f(x)); the difference is small, so fewer digits are lost than with f(y).
-    DIFFERENCES: also the gradient `down` of t(x), and the means of h, by which t is multiplied."""
-    first_target = tl.program_id(0).to(tl.int64) * chunk
-    ks, cs, ns, fs, es = tl.arange(0, BK), tl.arange(0, BC), tl.arange(0, BN), tl.arange(0, BF), tl.arange(0, BE)
-    kind = v.dtype.element_ty
-    M = tl.load(weight + ks[:, None] * c + cs[None, :], mask=(ks < k)[:, None] & (cs < c)[None, :], other=0.0)
-    b = tl.load(bias + ks, mask=ks < k, other=0.0).to(tl.float32)
-    of_weight = tl.zeros((BK, BC), tl.float32)
-    of_bias = tl.zeros((BK, BE), tl.float32)
-    of_moved = tl.zeros((BC, BF), tl.float32)
-    for x in range(first_target, min(first_target + chunk, targets)):
-        begin, end = tl.load(ptr + x), tl.load(ptr + x + 1)
-        by = tl.load(scale + x)
-        P = tl.load(p + x * c + cs, mask=cs < c, other=0.0)
-        F = tl.load(fx + x * f + fs, mask=fs < f, other=0.0)
-        G = tl.load(dA + x * k * n + ks[:, None] * n + ns[None, :], mask=(ks < k)[:, None] & (ns < n)[None, :], other=0.0)
-        of_x = tl.zeros((BC, BE), tl.float32)
-        held = tl.zeros((BK, BE), tl.float32)
-        if DIFFERENCES:
-            T = tl.load(target_v + x * n + ns, mask=ns < n, other=0.0)
-        for first in range(begin, end, BE):
-            e = first + es
-            there = e < end
-            y = tl.load(src + e, mask=there, other=0).to(tl.int64)
-            rho = _window(at, of, x, y, there, D) * by
-            if WEIGHTS:
-                rho = rho * tl.load(weights + y, mask=there, other=0.0)
-            Q = tl.load(q + y[None, :] * c + cs[:, None], mask=there[None, :] & (cs < c)[:, None], other=0.0)
-            V = tl.load(v + y[None, :] * n + ns[:, None], mask=there[None, :] & (ns < n)[:, None], other=0.0)
-            z = P[:, None] + Q
-            open_z = tl.sigmoid(z)
-            Z = (z * open_z).to(kind)
-            H = dot(M, Z, tl.zeros((BK, BE), tl.float32), PRECISION) + b[:, None]
-            open_h = tl.sigmoid(H)
-            if DIFFERENCES:
-                V = (V.to(tl.float32) - T.to(tl.float32)[:, None]).to(kind)
-                held += H * open_h * rho[None, :]
-            g = dot(G, V, tl.zeros((BK, BE), tl.float32), PRECISION) * rho[None, :]
-            g = g * open_h * (1 + H * (1 - open_h))
-            of_bias += g
-            g = g.to(kind)
-            of_weight = dot(g, tl.trans(Z), of_weight, PRECISION)
-            dz = dot(tl.trans(M), g, tl.zeros((BC, BE), tl.float32), PRECISION)
-            dz = dz * open_z * (1 + z * (1 - open_z))
-            of_x += dz
-            moved = tl.load(fy + y[:, None] * f + fs[None, :], mask=there[:, None] & (fs < f)[None, :], other=0.0) - F[None, :]
-            of_moved = dot(dz.to(kind), tl.where(there[:, None], moved, 0.0).to(kind), of_moved, PRECISION)
-        tl.store(dp + x * c + cs, tl.sum(of_x, 1), mask=cs < c)
-        if DIFFERENCES:
-            mean = tl.sum(held, 1)
-            tl.store(means + x * k + ks, mean, mask=ks < k)
-            tl.store(down + x * n + ns, -tl.sum(mean[:, None] * G.to(tl.float32), 0), mask=ns < n)
-    i = tl.program_id(0).to(tl.int64)
-    tl.store(dweight + i * k * c + ks[:, None] * c + cs[None, :], of_weight, mask=(ks < k)[:, None] & (cs < c)[None, :])
-    tl.store(dbias + i * k + ks, tl.sum(of_bias, 1), mask=ks < k)
-    tl.store(dmoved + i * c * f + cs[:, None] * f + fs[None, :], of_moved, mask=(cs < c)[:, None] & (fs < f)[None, :])
-
-
-def fits(sizes: tuple[int, ...], features: int, width: int, dtype: torch.dtype) -> bool:
-    """True if a kernel network is small enough: two hidden layers, and every tile fits into a program's registers."""
-    few = len(sizes) == 2 and sizes[0] <= 64 and sizes[1] <= 32 and features <= 16 and width <= 128
-    return few and dtype in (torch.float32, torch.bfloat16, torch.float16)
-
-
-def mass(at: Tensor, of: Tensor, weights: Tensor | None, graph: Graph) -> Tensor:
-    """Return sum_y w(y) window(x, y) for every target; points are in units of the radius."""
-    out = at.new_empty(graph.num_targets)
-    if graph.num_targets:
-        tensors = at, of, of if weights is None else weights, graph.ptr, graph.src, out
-        launch(_mass, graph.num_targets, tensors, (), (weights is not None, at.shape[1], 64), num_warps=1)
-    return out
+from gkn.ops.dense import mm, mm_into, parts_of, plus_mm
+from gkn.ops.edges import Measure
 
 
 class Network(NamedTuple):
@@ -213,23 +51,51 @@ class Gradients(NamedTuple):
     target_v: Tensor | None
 
 
-class Near:
-    """The balls of one graph: features of targets and sources, and the mass of each ball. All float32.
+class Near(ABC):
+    """The balls of one graph, and features of targets and sources. All float32.
 
-    weights   (sources,) quadrature weights, or None
+    weights      (sources,) quadrature weights, or None
+    block_bytes  of sums at a time
     """
+
+    block_bytes: int
 
     def __init__(self, graph: Graph, of_x: Tensor, of_y: Tensor, dim: int, weights: Tensor | None) -> None:
         self.graph, self.of_x, self.of_y, self.weights = graph, of_x.contiguous(), of_y.contiguous(), weights
         self.x, self.y = of_x[:, :dim].contiguous(), of_y[:, :dim].contiguous()
-        self.scale = inverse(mass(self.x, self.y, weights, graph))
+
+    @abstractmethod
+    def measure(self, dtype: torch.dtype) -> Measure:
+        """Return what the sums over edges are weighted by, without w, for `factored`."""
+
+    @abstractmethod
+    def summed(self, net: Network, v: Tensor, target_v: Tensor | None, part: slice | None, turned: bool = False) -> Tensor:
+        """Return A and s of some targets, or with `turned` of some sources: (targets, k n + n).
+
+        A(x)_k = scale(x) sum_y w(y) window h(x, y)_k v(y), with v(y) - t(x) given t, and s is as if one more h were 1, of v(y).
+        """
+
+    @abstractmethod
+    def slopes(
+        self,
+        dA: Tensor,
+        net: Network,
+        values: tuple[Tensor, Tensor | None],
+        some: slice,
+        into: tuple[Tensor, Tensor | None, Tensor],
+    ) -> list[Tensor]:
+        """Return the gradients of weight, bias and moved, in several parts each, given dA of some targets.
+
+        values   v and target_v
+        into     memory for the gradients of p and target_v, and for the means of h, by which target_v is multiplied
+        """
 
     def forward(self, net: Network, W: Tensor, B: Tensor, v: Tensor, target_v: Tensor | None) -> Tensor:
         """Return the integral of v, or with `target_v` of differences."""
         rows = torch.cat([W.flatten(0, 1), B])
         out = v.new_empty(self.graph.num_targets, rows.shape[1])
-        for part in parts_of(len(out), _block(rows)):
-            torch.mm(self._summed(net, v, target_v, part), rows, out=out if part is None else out[part])
+        for part in parts_of(len(out), self._block(rows)):
+            mm_into(out if part is None else out[part], self.summed(net, v, target_v, part), rows)
         return out
 
     def backward(self, d: Tensor, net: Network, W: Tensor, B: Tensor, v: Tensor, target_v: Tensor | None) -> Gradients:
@@ -237,71 +103,37 @@ class Near:
         k, n, m = W.shape
         rows = torch.cat([W.transpose(1, 2).reshape(k * m, n), B.T])
         total, dv = torch.zeros(rows.shape, device=v.device), torch.empty_like(v)
-        for part in parts_of(len(v), _block(rows)):
-            sums = self._summed(net, d, None, part, turned=True)
-            torch.mm(sums, rows, out=dv if part is None else dv[part])
-            plus_product(total, sums.T, v if part is None else v[part])
+        for part in parts_of(len(v), self._block(rows)):
+            sums = self.summed(net, d, None, part, turned=True)
+            mm_into(dv if part is None else dv[part], sums, rows)
+            plus_mm(total, sums.T, v if part is None else v[part])
         dW, dB = total[: k * m].view(k, m, n).transpose(1, 2).contiguous(), total[k * m :].T
-        dp, moved, dweight, dbias, down, means = self._slopes(d, net, W, v, target_v)
+        dp, (dweight, dbias, moved), down, means = self._slopes(d, net, W, v, target_v)
         if target_v is not None:
             less = torch.zeros(k * n, m, device=v.device)
-            for part in parts_of(len(d), _block(rows)):
+            for part in parts_of(len(d), self._block(rows)):
                 some = slice(0, len(d)) if part is None else part
                 held = (means[some].to(v.dtype)[:, :, None] * target_v[some, None, :]).flatten(1)
-                plus_product(less, held.T, d[some])
+                plus_mm(less, held.T, d[some])
             dW -= less.view(k, n, m)
         return Gradients(dp, moved, dweight, dbias, dW, dB, dv, down)
 
     def _slopes(
         self, d: Tensor, net: Network, W: Tensor, v: Tensor, target_v: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor]:
-        """Return the gradients of p, moved, weight, bias and target_v, and the means of h over each ball."""
-        p, q, weight, bias = net
-        (k, n, m), c, f = W.shape, weight.shape[1], self.of_x.shape[1]
-        dp, found = torch.empty_like(p), [p.new_zeros(size) for size in ((k, c), (k,), (c, f))]
+    ) -> tuple[Tensor, list[Tensor], Tensor | None, Tensor]:
+        """Return the gradients of p, of the hidden layers and of target_v, and the means of h over each ball."""
+        (k, n, m), c, f = W.shape, net.weight.shape[1], self.of_x.shape[1]
+        dp, found = torch.empty_like(net.p), [net.p.new_zeros(size) for size in ((k, c), (k,), (c, f))]
         down = None if target_v is None else torch.empty_like(target_v)
-        means = p.new_empty(0 if target_v is None else len(d), k)
-        BE, warps, stages = SLOPES[v.element_size()]
-        graph, transposed = self.graph, W.reshape(k * n, m).T
-        for part in parts_of(len(d), _block(transposed.T)):
+        means = net.p.new_empty(0 if target_v is None else len(d), k)
+        transposed = W.reshape(k * n, m).T
+        for part in parts_of(len(d), self._block(transposed.T)):
             some = slice(0, len(d)) if part is None else part
-            dA = d[some] @ transposed
-            chunk = triton.cdiv(len(dA), PROGRAMS)
-            programs = triton.cdiv(len(dA), chunk)
-            parts = [p.new_empty(programs, *x.shape) for x in found]
-            given = p[some], q, self.x[some], self.y, self.of_x[some], self.of_y, weight, bias, v
-            values = v if target_v is None else target_v[some], v if self.weights is None else self.weights, self.scale[some]
-            results = dp[some], dp if down is None else down[some], dp if target_v is None else means[some], *parts
-            tensors = dA, *given, *values, graph.ptr[some.start : some.stop + 1], graph.src, *results
-            sizes = BE, power(c, 16, 64), power(k, 16, 32), power(n, 16, 128), power(f, 16, 16)
-            constants = target_v is not None, self.weights is not None, self.x.shape[1], *sizes, precision(v)
-            launch(_slopes, programs, tensors, (len(dA), chunk, c, k, n, f), constants, num_warps=warps, num_stages=stages)
+            dA = mm(d[some], transposed)
+            parts = self.slopes(dA, net, (v, target_v), some, (dp, down, means))
             for whole, each in zip(found, parts, strict=True):
                 whole += each.sum(0)
-        return dp, found[2], found[0], found[1], down, means
+        return dp, found, down, means
 
-    def _summed(self, net: Network, v: Tensor, target_v: Tensor | None, part: slice | None, turned: bool = False) -> Tensor:
-        """Return A and s of some targets, or with `turned` of some sources: (targets, k n + n)."""
-        (p, q, weight, bias), at, of, weights, scale = net, self.x, self.y, self.weights, self.scale
-        graph, (k, c), n = self.graph, weight.shape, v.shape[1]
-        if turned:
-            p, q, at, of, graph = q, p, of, at, graph.reverse
-        ptr = graph.ptr
-        if part is not None:
-            p, at, ptr = p[part], at[part], ptr[part.start : part.stop + 1]
-            target_v = None if target_v is None else target_v[part]
-            scale = scale if turned else scale[part]
-            weights = weights[part] if turned and weights is not None else weights
-        sums = v.new_empty(len(p), k * n + n)
-        BE, warps, stages = SUMS[v.element_size()]
-        values = v, v if target_v is None else target_v, v if weights is None else weights, scale
-        tensors = p, q, at, of, weight, bias, *values, ptr, graph.src, sums
-        sizes = BE, power(c, 16, 64), power(k + 1, 16, 64), power(n, 16, 128)
-        constants = turned, target_v is not None, weights is not None, at.shape[1], *sizes, precision(v)
-        if len(p):
-            launch(_sums, len(p), tensors, (c, k, n, sums.shape[1]), constants, num_warps=warps, num_stages=stages)
-        return sums
-
-
-def _block(rows: Tensor) -> int:
-    return max(1, BLOCK_BYTES // (rows.shape[0] * rows.element_size()))
+    def _block(self, rows: Tensor) -> int:
+        return max(1, self.block_bytes // (rows.shape[0] * rows.element_size()))

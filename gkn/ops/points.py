@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gkn.graph.graph import sizes_of
 from gkn.ops import full_precision
+from gkn.ops.dense import product
 
 CHUNK = 2**18
 """Points at a time. A network has some thousand numbers per point."""
@@ -120,12 +121,12 @@ def spread(p: Tensor, z: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return p z for every function of a batch: (K, slices), (functions, slices, width) -> (K, width)."""
     p = p.to(z.dtype)
     if len({*sizes}) == 1:
-        return torch.bmm(p.unflatten(0, (len(sizes), -1)), z).flatten(0, 1)
+        return product(p.unflatten(0, (len(sizes), -1)), z).flatten(0, 1)
     return torch.cat([some @ other for some, other in zip(p.split([*sizes]), z, strict=True)])
 
 
 def gathered(p: Tensor, v: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return p^T v for every function of a batch, in one product if all have as many points."""
     if len({*sizes}) == 1:
-        return torch.bmm(p.unflatten(0, (len(sizes), -1)).mT, v.unflatten(0, (len(sizes), -1)))
+        return product(p.unflatten(0, (len(sizes), -1)).mT, v.unflatten(0, (len(sizes), -1)))
     return torch.stack([some.T @ other for some, other in zip(p.split([*sizes]), v.split([*sizes]), strict=True)])

@@ -63,8 +63,3 @@ def precision(x: Tensor) -> str:
     if x.dtype != torch.float32:
         return "ieee"
     return "tf32x3" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-
-
-def parts_of(total: int, block: int) -> list[slice] | list[None]:
-    """Return blocks of targets. None stands for all of them, which saves the time of slicing."""
-    return [None] if 0 < total <= block else [slice(i, min(i + block, total)) for i in range(0, total, block)]

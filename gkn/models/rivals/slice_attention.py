@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gkn.models.nearfar import RMS_EPSILON
 from gkn.models.rivals.transformer import Transformer
 from gkn.ops import autocast
+from gkn.ops.dense import Linear
 from gkn.ops.points import EMPTY, gather, memberships_of, spread
 
 
@@ -50,11 +51,11 @@ class SliceBlock(nn.Module):
         super().__init__()
         self.heads, self.head, self.slices = width // head, head, slices
         self.norm, self.norm_after = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.slice, self.value = nn.Linear(width, self.heads * slices), nn.Linear(width, width)
+        self.slice, self.value = Linear(width, self.heads * slices), Linear(width, width)
         self.temperature = nn.Parameter(torch.ones(self.heads, 1))
-        self.query, self.key, self.answer = (nn.Linear(head, head, bias=False) for _ in range(3))
-        self.out = nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.query, self.key, self.answer = (Linear(head, head, bias=False) for _ in range(3))
+        self.out = Linear(width, width)
+        self.up, self.down = Linear(width, 2 * width), Linear(2 * width, width)
 
     def forward(self, v: Tensor, nodes: Tensor, sizes: Sequence[int], node_sizes: Sequence[int]) -> Tensor:
         """Update v (K, width) of all functions of a batch, given the values of their nodes."""

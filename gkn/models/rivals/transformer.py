@@ -13,6 +13,7 @@ from gkn.graph.graph import Graph
 from gkn.models.model import Defaults, Model, Progress, check_sizes
 from gkn.models.nearfar import NearFar
 from gkn.ops import full_precision
+from gkn.ops.dense import Linear
 
 
 class Transformer(Model):
@@ -34,9 +35,9 @@ class Transformer(Model):
         if width % head:
             raise ValueError(f"{type(self).__name__}(width={width}, head={head}): needed heads of equal size")
         self.width, self.head = width, head
-        self.P, self.lift = nn.Linear(dim + in_channels, 2 * width), nn.Linear(2 * width, width)
+        self.P, self.lift = Linear(dim + in_channels, 2 * width), Linear(2 * width, width)
         self.layers = nn.ModuleList(self._block() for _ in range(blocks))
-        self.norm, self.Q = nn.LayerNorm(width), nn.Linear(width, out_channels)
+        self.norm, self.Q = nn.LayerNorm(width), Linear(width, out_channels)
 
     def _block(self) -> nn.Module:
         return Attention(self.width, self.head)
@@ -102,8 +103,8 @@ class Attention(nn.Module):
     def __init__(self, width: int, head: int) -> None:
         super().__init__()
         self.head, self.norm, self.norm_after = head, nn.LayerNorm(width), nn.LayerNorm(width)
-        self.three, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.three, self.out = Linear(width, 3 * width), Linear(width, width)
+        self.up, self.down = Linear(width, 2 * width), Linear(2 * width, width)
 
     def forward(self, v: Tensor, nodes: Tensor, sizes: Sequence[int], node_sizes: Sequence[int]) -> Tensor:
         """Update v (K, width) of all functions of a batch, given the values of their nodes."""
