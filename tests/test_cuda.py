@@ -8,6 +8,7 @@ import torch
 
 from gkn import (
     GKN,
+    Burgers,
     Cloud,
     Darcy,
     Dataset,
@@ -20,6 +21,7 @@ from gkn import (
     Partition,
     PoissonSquare,
     Radius,
+    Stepping,
     Support,
     check_dataset,
     darcy_residual,
@@ -432,3 +434,20 @@ def test_a_recorded_step_is_the_step(precision, kind, rule, more, monkeypatch):
     again = losses(False, precision)
     error, noise = (float(((each - plain) / plain).abs()[:4].max()) for each in (recorded, again))
     assert error <= 2e-3 + noise, (error, noise)
+
+
+@pytest.mark.parametrize("pairs", ["one", "all"])
+def test_a_recorded_step_of_trajectories_is_the_step(pairs):
+    """The waves of a periodic domain and norms that depend on the length of a step are recorded with the rest."""
+    data = make_dataset(Burgers(size=64, frames=5), 6, device="cuda")
+
+    def losses(capture):
+        seen = []
+        settings = {"width": 16, "blocks": 2, "slices": 8, "head": 8, "kernel": (8, 4)}
+        options = {"settings": settings, "stepping": Stepping(pairs=pairs), "epochs": 2, "device": "cuda"}
+        fit(data, "NearFar", **options, capture=capture, report=seen.append, warn=lambda text: None)
+        return torch.tensor([status.loss for status in seen[1:]])
+
+    recorded, plain = losses(True), losses(False)
+    assert len(recorded) > 8
+    torch.testing.assert_close(recorded[:8], plain[:8], rtol=1e-4, atol=0)

@@ -150,6 +150,8 @@ class NearFar(Model):
             raise ValueError(f"NearFar(moments={moments!r}): use 0, 1 or 2")
         self.waves, self.moments = waves, moments
         self.recompute, self.backend, self._compiled = recompute, backend, False
+        self.vectors: Tensor  # small whole numbers, which every precision holds
+        self.register_buffer("vectors", wave_vectors(dim, self.periodic, waves) if waves else None, persistent=False)
         self.P = Linear(dim + in_channels, 2 * width)
         self.lift = Linear(2 * width, width)
         self.layers = nn.ModuleList(Block(self) for _ in range(blocks))
@@ -282,9 +284,8 @@ class NearFar(Model):
             return None
         if graph.images is None:
             raise ValueError(f"NearFar(waves={self.waves}): {graph} has no periods; needed points of a periodic domain")
-        vectors = wave_vectors(self.dim, self.periodic, self.waves).to(x.device)
         periods = torch.where(torch.isfinite(graph.images.periods), graph.images.periods, 1.0)
-        return Waves(x, 2 * math.pi * vectors / periods)
+        return Waves(x, 2 * math.pi * self.vectors.double() / periods)
 
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         """True if a step can be replayed as a CUDA graph: no operation depends on the number of edges, or it never changes."""

@@ -46,6 +46,8 @@ class Stepper(Model):
         if not chosen or any(type(each) is not int or not 0 <= each < in_channels for each in chosen):
             raise ValueError(f"Stepper(conditions={chosen}): needed numbers of input fields, 0 to {in_channels - 1}")
         self.inner, self.conditions = built, chosen
+        self.columns: Tensor
+        self.register_buffer("columns", torch.tensor(chosen, device="cpu"), persistent=False)
         self.radius, self.periodic, self.at_queries = built.radius, built.periodic, built.at_queries
         self.moments = built.moments
         self.embedding = nn.Sequential(nn.Linear(len(chosen), EMBEDDING), nn.SiLU())
@@ -105,8 +107,9 @@ class Stepper(Model):
 
     def _embedded(self, graph: Graph, a: Tensor) -> Tensor:
         """Return features of the conditions (G, EMBEDDING) of each function, read at its first node."""
+        columns = self.columns
         found = [
-            a[start, [*self.conditions]] if stop > start else a.new_zeros(len(self.conditions)) for start, stop in _ends(graph)
+            a[start].index_select(0, columns) if stop > start else a.new_zeros(len(columns)) for start, stop in _ends(graph)
         ]
         embedded: Tensor = self.embedding(torch.stack(found).to(self.like.dtype))
         return embedded

@@ -36,6 +36,10 @@ class Kernel(nn.Module):
         if not hidden or any(not isinstance(size, int) or size < 1 for size in hidden):
             raise ValueError(f"kernel={tuple(hidden)}: needed the sizes of the hidden layers, at least one, e.g. (512, 1024)")
         self.features, self.smooth, self.relative = features, smooth, tuple(relative)
+        self.tied: Tensor
+        # A buffer: what is made from Python numbers within a step cannot be recorded on a GPU.
+        tied = torch.tensor([i in self.relative for i in range(features)], device="cpu")
+        self.register_buffer("tied", tied, persistent=False)
         self.first = nn.Linear(2 * features, hidden[0])
         self.hidden = nn.ModuleList(nn.Linear(*sizes) for sizes in pairwise(hidden))
         self.sizes = tuple(hidden)
@@ -54,10 +58,8 @@ class Kernel(nn.Module):
         weight: Tensor = self.first.weight
         if not self.relative:
             return weight
-        columns = torch.arange(self.features, device=weight.device)
-        tied = torch.isin(columns, torch.tensor(self.relative, device=weight.device))
         of_x, of_y = weight.split(self.features, dim=1)
-        return torch.cat([of_x, torch.where(tied, -of_x, of_y)], 1)
+        return torch.cat([of_x, torch.where(self.tied, -of_x, of_y)], 1)
 
     def edges(self, p: Tensor, q: Tensor, graph: Graph, backend: Backend, overwrite: bool = False) -> Tensor:
         """Return h(x, y), the last hidden features of every edge. `overwrite`: the gradient of h may be overwritten."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -20,13 +20,12 @@ from gkn.graph.graph import sizes_of
 from gkn.ops.points import CHUNK, chunks, gathered, pointwise, recomputed, spread
 
 
-@lru_cache(maxsize=16)
 def wave_vectors(dim: int, axes: Sequence[int], longest: int) -> Tensor:
     """Return whole vectors k (M, dim) with |k| <= longest along some axes, one of each pair k and -k."""
     ranges = [range(-longest, longest + 1) if axis in axes else range(1) for axis in range(dim)]
     zero = (0,) * dim
     kept = [k for k in itertools.product(*ranges) if k >= zero and sum(each * each for each in k) <= longest**2]
-    return torch.tensor(kept, dtype=torch.float64, device="cpu")  # it is kept, and may be asked for on another device first
+    return torch.tensor(kept, dtype=torch.float64, device="cpu")  # also where a network is built without memory
 
 
 class Waves:
