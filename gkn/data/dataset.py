@@ -29,6 +29,7 @@ from gkn.system.checks import check_device
 from gkn.system.files import digest
 
 GEOMETRY = "geometry."  # how the names of geometry features begin
+BLOCK = 64  # samples on one domain that are read together
 
 
 class Dataset(OverTime):
@@ -226,6 +227,20 @@ class Dataset(OverTime):
             return torch.stack([self.value(part, i) for part in self.groups[name]], -1)
         values = self._source.read(name, self._index[self._position(i)])
         return values if self._nodes is None else values[..., self._nodes]
+
+    def blocks(self, names: Sequence[str]) -> Iterator[tuple[range, list[Tensor]]]:
+        """Iterate over all samples in their order, several at a time: their numbers, and each of some fields (n, K).
+
+        One at a time if every sample has a domain of its own, or if fields are computed from others: then all fields of one
+        sample are computed together.
+        """
+        together = BLOCK if self.one_domain and not self._source.smoothings() else 1
+        for start in range(0, len(self), together):
+            which = range(start, min(start + together, len(self)))
+            if together == 1:
+                yield which, [self.value(name, start)[None] for name in names]
+            else:
+                yield which, [self.take(which).field(name) for name in names]
 
     def __getitem__(self, i: Any) -> Sample:
         if self.in_time:

@@ -101,7 +101,7 @@ class Normalizer:
         if zero is not None:
             return Normalizer._fit_zero(datasets, names, zero)
         means, stds = [], []
-        for moments in _moments(datasets, names, lambda values: values):
+        for moments in _moments(datasets, names, lambda values: values.flatten()):
             means.append(float(moments.mean))
             stds.append(float(moments.square / max(moments.count, 1)) ** 0.5)
         mean = torch.tensor(means, dtype=torch.float64)
@@ -116,7 +116,7 @@ class Normalizer:
                 "Normalizer.fit(pointwise=True): a mean at every point needs samples on one domain; use a scalar normaliser"
             )
         means, stds = [], []
-        for moments in _moments(datasets, names, lambda values: values[:, None]):
+        for moments in _moments(datasets, names, lambda values: values.T):
             std = (moments.square / moments.count).sqrt()
             # Where all samples agree, as on a boundary, std is a small share of that elsewhere: nothing is divided by 0.
             least = 1e-3 * float(std.square().mean().sqrt())
@@ -132,17 +132,20 @@ class Normalizer:
         vanishes, first, largest = torch.ones(len(names), dtype=torch.bool), -1, torch.zeros(len(names), dtype=torch.float64)
         for each in datasets:
             common = wall(each.domain.points, each.domain) if each.one_domain else None
-            for i in range(len(each)):
-                domain = each.domain_of(i)
+            for which, fields in each.blocks(names):
+                domain = each.domain_of(which[0])
                 here = wall(domain.points, domain) if common is None else common
-                values = torch.stack([each.value(name, i).double() for name in names])
-                largest = torch.maximum(largest, values.abs().amax(1))
-                squares, walls = squares + values.square().sum(1), walls + float(here.square().sum())
-                beyond = values[:, here == 0].abs()
-                if beyond.shape[1]:  # a sample may have no point on the boundary
-                    now = beyond.amax(1) <= 1e-6 * values.abs().amax(1)
-                    first = each.number(i) if first < 0 and not now.any() else first
-                    vanishes &= now
+                values = torch.stack(fields, 1).double()  # (samples, fields, K)
+                largest = torch.maximum(largest, values.abs().amax((0, 2)))
+                squares, walls = squares + values.square().sum((0, 2)), walls + len(which) * float(here.square().sum())
+                beyond = values[..., here == 0].abs()
+                if beyond.shape[2]:  # a sample may have no point on the boundary
+                    now = beyond.amax(2) <= 1e-6 * values.abs().amax(2)
+                    if first < 0 and not bool(now.any(1).all()):
+                        first = each.number(which[int((~now.any(1)).nonzero()[0])])
+                    vanishes &= now.all(0)
+                if not vanishes.any():
+                    break
         for name, size in zip(names, largest.tolist(), strict=True):
             _check_size(name, size)
         if not vanishes.any():
@@ -239,14 +242,14 @@ class _Moments:
 
 
 def _moments(datasets: Sequence[Dataset], names: Sequence[str], form: Callable[[Tensor], Tensor]) -> list[_Moments]:
-    """Return the moments of each field. All fields of a sample are read together, since some are computed from others."""
+    """Return the moments of each field, given the form (..., n) in which its values (samples, K) count."""
     found = [_Moments() for _ in names]
     for dataset in datasets:
-        for i in range(len(dataset)):
-            for name, moments in zip(names, found, strict=True):
-                values = dataset.value(name, i).double()
-                check_sample(values[:, None], [name], dataset.label(i))
-                moments.see(form(values))
+        for which, fields in dataset.blocks(names):
+            for name, values, moments in zip(names, fields, found, strict=True):
+                for k in () if bool(torch.isfinite(values).all()) else range(len(values)):
+                    check_sample(values[k][:, None], [name], dataset.label(which[k]))
+                moments.see(form(values.double()))
     for name, moments in zip(names, found, strict=True):
         _check_size(name, moments.largest)
     return found

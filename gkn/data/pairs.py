@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -80,6 +81,26 @@ class Pairs(Derived):
             state, back = self._states[name]
             return self.source.frames(state, trajectory, [first - back])[0]
         return self.source.read(name, trajectory)
+
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
+        """Read pairs of the same trajectory together: there are many, and each has few numbers."""
+        if name not in (*self._states, *self.targets):
+            return super().read_all(name, indices)
+        parts = []
+        for trajectory, run in groupby(indices, lambda i: self.steps[i][0]):
+            pairs = [*run]
+            firsts, lasts = ([self.steps[i][end] for i in pairs] for end in (1, 2))
+            if name in self._states:
+                state, back = self._states[name]
+                parts.append(self.source.frames(state, trajectory, [first - back for first in firsts]))
+                continue
+            ends = self.source.frames(self.targets[name], trajectory, lasts)
+            if self._spec.target != "value":
+                starts = self.source.frames(self.targets[name], trajectory, firsts)
+                scales = torch.tensor([self._scale(i) for i in pairs], dtype=torch.float64)
+                ends = (ends.double() - starts.double()) / scales[:, None]
+            parts.append(ends)
+        return torch.cat(parts)
 
     def _target(self, state: str, i: int) -> Tensor:
         trajectory, first, last = self.steps[i]

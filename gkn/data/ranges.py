@@ -31,7 +31,7 @@ def ranges_of_data(datasets: Sequence[Dataset]) -> dict[str, Any]:
     first = datasets[0]
     inputs: dict[str, list[float]] = {}
     for name in first.given:
-        ends = [each.value(name, i).aminmax() for each in datasets for i in range(len(each))]
+        ends = [values.aminmax() for each in datasets for _, [values] in each.blocks([name])]
         inputs[name] = [min(float(low) for low, _ in ends), max(float(high) for _, high in ends)]
     frame = first.frame or Frame.identity(first.dim)
     boxes = [domain.box for each in datasets for domain in each.domains()]

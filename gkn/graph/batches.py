@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.normalizer import FLOOR, Normalizer
-from gkn.data.sample import Sample, check_sample
+from gkn.data.sample import check_sample
 from gkn.geometry.domain import Domain
 from gkn.graph.graph import Graph
 from gkn.graph.moments import ball_moments
@@ -287,35 +287,42 @@ class Batches:
 
     def _load(self, samples: range) -> _Functions:
         """Read, check and normalise samples, and bring them to the device."""
-        inputs, outputs = self.normalizers
-        a_all, deviations, u_all, offsets, references = [], [], [], [], []
-        for i in samples:
-            sample = self.dataset[i]
-            for names, values in ((self.dataset.inputs, sample.a), (self.dataset.outputs, sample.u)):
-                check_sample(values, names, self.dataset.label(i))
-            a_all.append(inputs.encode(sample.a, sample.x).to(self.dtype))
-            deviation = outputs.deviation(sample.u, sample.x) / self.unit
-            deviations.append(deviation if self.precise else deviation.to(self.dtype))
-            reference = self.dataset.reference(i)
-            if reference is not None:
-                references.append((reference / self.unit).to(self.dtype))
+        (inputs, outputs), chosen = self.normalizers, self.dataset.take(samples)
+        parts: list[_Functions] = []
+        for which, fields in chosen.blocks(self.dataset.names):
+            domain, count = chosen.domain_of(which[0]), len(self.dataset.inputs)
+            u = torch.stack(fields[count:], -1)  # (samples, K, o)
+            given = torch.stack(fields[:count], -1) if count else u.new_zeros(*u.shape[:2], 0)
+            self._check((given, u), samples, which)
+            a = inputs.encode(given, domain.points).to(self.dtype)
+            deviation = outputs.deviation(u, domain.points) / self.unit
+            offset = torch.stack([self._offset(domain, each) for each in deviation])
+            references = [found for k in which if (found := chosen.reference(k)) is not None]
+            reference = torch.stack(references) if references else None
+            state = None
             if self.precise:
-                state = sample.u.double() if reference is None else sample.u + reference
-                u_all.append(state / self.unit)
-            for names, values in ((self.dataset.inputs, a_all[-1]), (self.dataset.outputs, deviations[-1])):
-                check_sample(values, names, self.dataset.label(i), f", normalised, in {self.dtype}")
-            offsets.append(self._offset(sample, deviation))
-        u, reference = (torch.stack(each).to(self.device) if each else None for each in (u_all, references))
-        a, deviation, offset = (torch.stack(each).to(self.device) for each in (a_all, deviations, offsets))
-        return _Functions(a, deviation, u, offset, reference)
+                state = (u.double() if reference is None else u + reference) / self.unit
+            else:
+                deviation = deviation.to(self.dtype)
+            self._check((a, deviation), samples, which, f", normalised, in {self.dtype}")
+            reference = None if reference is None else (reference / self.unit).to(self.dtype)
+            made = _Functions(a, deviation, state, offset, reference)
+            parts.append(made.on(self.device))
+        return _Functions.joined(parts)
 
-    def _offset(self, sample: Sample, deviation: Tensor) -> Tensor:
+    def _check(self, both: tuple[Tensor, Tensor], samples: range, which: range, how: str = "") -> None:
+        """Raise an error unless inputs and outputs (samples, K, c) are finite, with the sample, the field and the point."""
+        for names, values in zip((self.dataset.inputs, self.dataset.outputs), both, strict=True):
+            for k in () if bool(torch.isfinite(values).all()) else range(len(values)):
+                check_sample(values[k], names, self.dataset.label(samples[which[k]]), how)
+
+    def _offset(self, domain: Domain, deviation: Tensor) -> Tensor:
         """Return (o,) the number to add to hidden fields of a sample for a mean of 0."""
         if self._hidden is None:
             return torch.zeros(deviation.shape[1], dtype=self.dtype)
-        mean, _ = self.normalizers[1].at(sample.x, sample.domain)
+        mean, _ = self.normalizers[1].at(domain.points, domain)
         values = deviation + (mean - mean.reshape(-1, deviation.shape[1])[:1]) / self.unit
-        w = sample.weights[:, None] if self.weighted else torch.ones_like(values[:, :1])
+        w = domain.weights[:, None] if self.weighted else torch.ones_like(values[:, :1])
         return torch.where(self._hidden, -(w * values).sum(0) / w.sum(), 0.0).to(self.dtype)
 
     def _points_of(self, sample: int) -> _Points:
@@ -339,6 +346,18 @@ class _Functions:
     u: Tensor | None  # (n, K, o), as in `Batch`
     offset: Tensor  # (n, o), added to all values of a sample
     reference: Tensor | None = None  # (n, K, o), the state that outputs are changes of
+
+    @staticmethod
+    def joined(parts: Sequence[_Functions]) -> _Functions:
+        """Return the functions of all parts, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        names = [name for name in ("a", "deviation", "u", "offset", "reference") if getattr(parts[0], name) is not None]
+        return replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+    def on(self, device: torch.device) -> _Functions:
+        """Return the functions on a device."""
+        return replace(self._each(lambda x: x.to(device)), offset=self.offset.to(device))
 
     def take(self, where: Any) -> _Functions:
         """Return the values at some indices."""

@@ -151,11 +151,13 @@ def judgeable(dataset: Dataset) -> tuple[Dataset, list[str]]:
     The relative error of an output that is 0 at all points is not defined.
     """
     zero: dict[int, str] = {}
-    for i in range(len(dataset)):
-        state = None if dataset.in_time else dataset.reference(i)
+    for which, values in dataset.blocks(dataset.outputs):
         for name, (start, stop) in dataset.output_fields.items():
-            if not bool(dataset.value(name, i).any()) and (state is None or not bool(state[:, start:stop].any())):
-                zero[i] = name
+            some = torch.stack([each.flatten(1).any(1) for each in values[start:stop]]).any(0)
+            for i in (which[k] for k in (~some).nonzero()[:, 0].tolist()):
+                state = None if dataset.in_time else dataset.reference(i)
+                if state is None or not bool(state[:, start:stop].any()):
+                    zero[i] = name
     if not zero:
         return dataset, []
     first, name = next(iter(zero.items()))
