@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,19 +28,17 @@ from gkn.data.stepping import Stepping
 from gkn.models import MODELS, NearFar
 from gkn.operator.operator import Operator
 from gkn.study.suite.tasks import Scale, Task, models_for, ways
+from gkn.study.timing import seconds_per_step
 from gkn.study.work import FAILURES, Place, Progress, count_of, provenance
 from gkn.system.files import canonical, digest, make_folder, read_regular, write
 from gkn.system.machine import cores
 from gkn.train.fit import fit
-from gkn.train.progress import Status
 from gkn.train.recipe import recipe_named
 
 EVALUATIONS = 4
 """Evaluations of the validation samples during a training."""
 LEAST_EPOCHS = 40
 """Epochs of a training. If there is no time for as many passes over all samples, an epoch has some of them."""
-STEPS = {"cpu": (2, 8), "cuda": (40, 60)}
-"""Steps before the time of a step is measured, and steps that are measured."""
 FEW = 32
 """Samples of that short training."""
 RATES = {"FNO": 2e-3, "Potential": 1e-3}
@@ -207,8 +205,10 @@ def do(cell: Cell, place: Place) -> dict[str, Any]:
     )
     start = time.perf_counter()
     errors = operator.evaluate(test)
-    metrics = operator.about["metrics"]
     more = {"parameters": count_of(operator.model), **length, "warnings": said}
+    metrics = operator.about["metrics"]
+    if train.in_time:  # that of training is of single steps: ways to step are compared by rollouts
+        more["rollouts"] = operator.evaluate(held).json()["mean"]
     seconds = {"fit": _seconds(folder), "judge": time.perf_counter() - start}
     return {"error": errors.json(), "validation": metrics["validation"], "seconds": seconds, **more}
 
@@ -245,32 +245,15 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
 
 
 def length_for(cell: Cell, train: Dataset, options: Mapping[str, Any], place: Place) -> dict[str, int]:
-    """Return the number of epochs that fit into the seconds of a cell and, if those are few, how many graphs each has.
-
-    The time of a step is that of a short training, after the steps in which a GPU compiles and records.
-    """
-    warm, timed = STEPS["cuda" if place.device.startswith("cuda") else "cpu"]
-    moments: list[float] = []
-
-    def tick(status: Status) -> None:
-        moments.append(time.perf_counter())
-        if len(moments) > warm + timed:
-            raise _Measured
-
-    short = {**options, "epochs": warm + timed + 1, "device": place.device}
-    with suppress(_Measured):
-        fit(train.take(min(len(train), FEW)), cell.model, **short, report=tick, warn=lambda text: None)
-    steps = max(1, math.floor(RESERVE * cell.seconds * timed / (moments[-1] - moments[warm])))
+    """Return the number of epochs that fit into the seconds of a cell and, if those are few, how many graphs each has."""
+    step = seconds_per_step(train.take(min(len(train), FEW)), cell.model, place.device, **options)
+    steps = max(1, math.floor(RESERVE * cell.seconds / step))
     recipe = recipe_named(options["recipe"])
     of_epoch = recipe.steps(len(_samples(cell, train)))
     if steps >= LEAST_EPOCHS * of_epoch:
         return {"epochs": steps // of_epoch}
     epochs = min(LEAST_EPOCHS, steps)
     return {"epochs": epochs, "per_epoch": recipe.batch * (steps // epochs)}
-
-
-class _Measured(Exception):
-    """Ends a training that was begun to measure the time of its steps."""
 
 
 def _samples(cell: Cell, train: Dataset) -> Dataset:
