@@ -4,6 +4,8 @@
     python -m benchmarks.goals layers    single and double layer: learn on one curve, answer on two at once
     python -m benchmarks.goals sparse    Darcy on 1849 random points: the pretrained NearFar with corrected quadratures
     python -m benchmarks.goals lattices  Multigrid learned from one grid, and from a grid and random points
+    python -m benchmarks.goals rows --only NAME --model MODEL --seconds S
+                                         rows of the full scale of the suite, with these seconds for each training
 
 Nothing is chosen by the test samples: the network with the smallest validation error is judged. Finished cells are kept in
 results/goals/NAME.json and not computed again.
@@ -18,6 +20,9 @@ from gkn import Burgers, Darcy, LayerPotential, Multigrid, NearFar, Nystrom, Rad
 from gkn.data.generate import make_dataset
 from gkn.operator.ways import Sampled
 from gkn.study.scattered import clouds, scattered
+from gkn.study.suite.run import Cell, do
+from gkn.study.suite.tasks import SCALES
+from gkn.study.work import Place
 from gkn.system.checks import device_named
 from gkn.system.files import digest
 
@@ -135,15 +140,37 @@ def lattices(work, device, seeds):
             keep("lattices", cell, {"errors": {where: summary(each) for where, each in errors.items()}, **facts})
 
 
+def rows(work, device, seeds, only, models, seconds):
+    """Rows of the full scale of the suite whose names contain one of `only`, by each of the models. Killed runs are resumed."""
+    scale, place = SCALES["full"], Place(work, work, device)
+    for seed in range(seeds):
+        for task in (task for task in scale.tasks if any(part in task.name for part in only)):
+            for model in models:
+                label = f"{task.name}: {model}, {seconds:g} s, seed {seed}"
+                if label in CELLS.done("rows"):
+                    continue
+                cell = Cell(task, model, scale.sizes[model], seconds, seed, scale.precision, reach=scale.reach)
+                found = do(cell, place)
+                CELLS.keep("rows", label, found)
+                print(label, found["error"]["mean"], found["validation"], found["seconds"], flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     measurements = {"burgers": burgers, "layers": layers, "sparse": sparse, "lattices": lattices}
-    parser.add_argument("what", choices=measurements)
+    parser.add_argument("what", choices=[*measurements, "rows"])
     parser.add_argument("--work", type=Path, default=Path("runs/goals"), help="Folder for data.")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", action="append", help="rows: part of the names of problems")
+    parser.add_argument("--model", action="append", help="rows: a model; by default NearFar")
+    parser.add_argument("--seconds", type=float, default=300.0, help="rows: of each training")
     given = parser.parse_args()
-    measurements[given.what](given.work, device_named(given.device), given.seeds)
+    device = device_named(given.device)
+    if given.what == "rows":
+        rows(given.work, device, given.seeds, given.only or [""], given.model or ["NearFar"], given.seconds)
+    else:
+        measurements[given.what](given.work, device, given.seeds)
 
 
 if __name__ == "__main__":

@@ -229,6 +229,7 @@ SCALES = {
         _tasks(_FULL_COUNTS, _FULL_SIZES),
         ("heat, disk", "burgers nu=0.01", "navier-stokes nu=1e-3"),
         "bf16",
+        0.6,
     ),
 }
 
