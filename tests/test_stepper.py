@@ -57,6 +57,15 @@ def inputs(functions=3, size=30):
     return graph, x, a
 
 
+def test_conditioned_norms_in_bf16():
+    """What is computed in float32 within autocast, such as the last layer, has a conditioned norm too."""
+    graph, x, a = inputs()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = stirred(network())(graph, x.flatten(0, 1), a.flatten(0, 1))
+    expected = stirred(network())(graph, x.flatten(0, 1), a.flatten(0, 1))
+    assert (found - expected).norm() < 0.05 * expected.norm()
+
+
 def stirred(model):
     """The model with scales that are not 0."""
     rng = torch.Generator().manual_seed(2)

@@ -232,9 +232,8 @@ class Model(nn.Module, ABC):
         """Return points (K, dim) as the network may see them by themselves: without coordinates along periodic axes."""
         if not self.periodic:
             return x
-        seen = torch.ones(self.dim, dtype=x.dtype, device=x.device)
-        seen[[*self.periodic]] = 0
-        return x * seen
+        columns = x.split(1, dim=1)
+        return torch.cat([torch.zeros_like(x) if axis in self.periodic else x for axis, x in enumerate(columns)], 1)
 
     def _check_one_set(self, graph: Graph) -> None:
         if graph.num_targets != graph.num_nodes:

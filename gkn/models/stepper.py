@@ -175,7 +175,7 @@ class StepNorm(nn.Module):
 
     def forward(self, v: Tensor) -> Tensor:
         features, function = self._condition.features(len(v))
-        scales = self.scales(features)
+        scales = self.scales(features.to(self.scales.weight.dtype))  # which autocast, if it is on, makes its own
         scale, shift = (scales if function is None else scales.index_select(0, function)).chunk(2, -1)
         normed: Tensor = self.norm(v)
         out: Tensor = normed * (1 + scale.to(normed.dtype)) + shift.to(normed.dtype)
