@@ -6,13 +6,15 @@ import torch
 
 from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.data.normalizer import Normalizer
+from gkn.geometry.domain import Domain
 from gkn.graph.rules import usual_radius
 
-WHOLE = 4096  # points of a sample up to which all of them are nodes of its graph
+WHOLE = 4096  # points of a sample, on average, up to which all of them are nodes of its graph
 DRAWN = 2048  # nodes drawn from larger samples
 STEPS = 6000  # of a training
 WAVES = {1: 32, 2: 12, 3: 5}  # per period, by the number of periodic axes
 POINTS_PER_WAVE = 4  # at least
+SOME = 16  # domains whose spacing is measured; nodes can be drawn from all domains
 FEW = 8  # values of a field that counts as one of phases
 
 
@@ -34,9 +36,12 @@ def smoothing_for(dataset: Dataset) -> float:
 
 def radius_for(dataset: Dataset) -> tuple[float, int | None]:
     """Return the radius of balls of about 80 nodes, and how many nodes to draw from each sample; None: all points."""
-    domains = [domain for domain, _ in zip(dataset.domains(), range(16), strict=False)]
-    sizes = [len(domain) for domain in domains]
-    nodes = None if max(sizes) <= WHOLE else min(DRAWN, *sizes)
+    sizes: list[int] = []
+    domains: list[Domain] = []
+    for domain in dataset.domains():
+        sizes.append(len(domain))
+        domains += [domain] if len(domains) < SOME else []
+    nodes = None if sum(sizes) <= WHOLE * len(sizes) else min(DRAWN, *sizes)
     return max(usual_radius(domain, nodes) for domain in domains), nodes
 
 
