@@ -11,3 +11,4 @@ from gkn.models.multigrid import Multigrid as Multigrid
 from gkn.models.nearfar import NearFar as NearFar
 from gkn.models.potential import Potential as Potential
 from gkn.models.stepper import Stepper as Stepper
+from gkn.models.symmetric import Symmetric as Symmetric

@@ -23,7 +23,8 @@ from gkn.geometry.frame import Frame
 from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
 from gkn.graph.rules import Rule
-from gkn.models import Model
+from gkn.models import Model, Symmetric
+from gkn.models.symmetric import vectors_among
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, moments_for, periods_for
 from gkn.operator.unusual import unusual, unusual_samples
 from gkn.operator.ways import Exact, How, Part, Spread, together
@@ -191,6 +192,22 @@ class Operator:
         for text in (*unusual_samples(self, dataset), *found.cautions()):
             warnings.warn(text, stacklevel=2)
         return found if train is None else replace(found, trivial=trivial_errors(self, train, dataset))
+
+    def symmetric(self) -> Operator:
+        """Return an operator whose answers are the mean of this one's over all symmetries of the unit box.
+
+        It is more accurate, and takes 8 times as long in two dimensions and 48 times in three. The network must have been
+        trained with `symmetries=True`.
+        """
+        if not (self.about.get("recipe") or {}).get("symmetries") or self.features is None:
+            raise ValueError(
+                "operator.symmetric(): this network was not trained with symmetries; use fit(..., symmetries=True)"
+            )
+        model = self.model
+        vectors = vectors_among(self.features.inputs, model.dim)
+        whole = Symmetric(model.dim, model.in_channels, model.out_channels, model, vectors).to(model.like.device)
+        whole.normalised_by(self.inputs.mean.reshape(-1), self.inputs.std.reshape(-1))
+        return Operator(whole, self.rule, self.inputs, self.outputs, self.weighted, self.features, self.about)
 
     def plot(self, dataset: Dataset, i: int = 0, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw input, truth, answer and difference of one sample; save the picture if a path is given. Return the figure."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
 from gkn.graph.batches import Batch
 from gkn.graph.moments import turned as turned_moments
+from gkn.models.symmetric import turned_fields, turned_points, vector_of, vectors_among
 
 CUBE = 0.98
 """Shortest side of a box that still counts as the unit box, which random points do not fill to its edges."""
@@ -30,22 +30,15 @@ class Symmetries:
 
     @staticmethod
     def of(datasets: Sequence[Dataset], inputs: Normalizer) -> Symmetries:
-        names, vectors = datasets[0].inputs, []
-        dim = datasets[0][0].domain.dim
-        if any(_component(name) for name in datasets[0].outputs):
+        if any(vector_of(name) for name in datasets[0].outputs):
             raise ValueError(f"symmetries: components of vectors among {', '.join(datasets[0].outputs)} would not be turned")
-        for stem in dict.fromkeys(filter(None, (_component(name) for name in names))):
-            first = next(i for i, name in enumerate(names) if _component(name) == stem)
-            wanted = [f"{stem}_{axis}" for axis in "xyz"[:dim]]
-            if [*names[first : first + dim]] != wanted:
-                raise ValueError(f"symmetries: needed all of {', '.join(wanted)}, side by side, among {', '.join(names)}")
-            vectors.append((first, first + dim))
+        vectors = vectors_among(datasets[0].inputs, datasets[0][0].domain.dim)
         boxes = [domain.box for each in datasets for domain in each.domains()]
         low, high = torch.stack([box[0] for box in boxes]).amin(0), torch.stack([box[1] for box in boxes]).amax(0)
         if float(low.min()) < 0 or float(high.max()) > 1 or float((high - low).min()) < CUBE:
             sides = " x ".join(f"{side:.3g}" for side in (high - low).tolist())
             raise ValueError(f"symmetries: these are those of the unit box, and the points fill a box of {sides}")
-        return Symmetries(inputs, tuple(vectors))
+        return Symmetries(inputs, vectors)
 
     def __call__(self, batch: Batch, rng: torch.Generator, graphs: range) -> Batch:
         """Apply a random symmetry to each graph of a batch. `graphs`: their numbers among all graphs of the step."""
@@ -53,24 +46,10 @@ class Symmetries:
         drawn = torch.rand(graphs.stop, 2, dim, generator=rng)[graphs.start :: graphs.step].to(device)
         sizes = torch.tensor(batch.sizes, device=device)
         each = torch.arange(len(sizes), device=device).repeat_interleave(sizes, output_size=len(batch.x))
-        axes, turned = drawn[:, 0].argsort(1)[each], (drawn[:, 1] < 0.5)[each]
-        x, graph = batch.x.gather(1, axes), batch.graph
+        turn = drawn[:, 0].argsort(1)[each], (drawn[:, 1] < 0.5)[each]
+        graph = batch.graph
         if graph.moments is not None:
-            graph = graph.with_moments(turned_moments(graph.moments, axes, turned))
-        return replace(batch, graph=graph, x=torch.where(turned, 1 - x, x), a=self._fields(batch.a, axes, turned))
-
-    def _fields(self, a: Tensor, axes: Tensor, turned: Tensor) -> Tensor:
-        mean, std = (x.to(a) for x in (self.inputs.mean, self.inputs.std))
-        parts, done = [], 0
-        for first, last in self.vectors:
-            vector = (a[:, first:last] * std[first:last] + mean[first:last]).gather(1, axes)
-            vector = torch.where(turned, -vector, vector)
-            parts += [a[:, done:first], (vector - mean[first:last]) / std[first:last]]
-            done = last
-        return torch.cat([*parts, a[:, done:]], 1)
-
-
-def _component(name: str) -> str | None:
-    """Return the vector a field is a component of, judging by its name."""
-    stem, _, axis = name.rpartition("_")
-    return stem if stem and axis in ("x", "y", "z") else None
+            graph = graph.with_moments(turned_moments(graph.moments, *turn))
+        scale = self.inputs.mean.to(batch.a), self.inputs.std.to(batch.a)
+        a = turned_fields(batch.a, self.vectors, scale, turn)
+        return replace(batch, graph=graph, x=turned_points(batch.x, turn), a=a)
