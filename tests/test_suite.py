@@ -5,7 +5,9 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
+from gkn.data import storage
 from gkn.data.stepping import Stepping
 from gkn.models import MODELS
 from gkn.study.suite import run
@@ -153,3 +155,22 @@ def test_files_that_pages_name_are_there(place):
     named = {*re.findall(r"\]\((.*?)\)", text), *re.findall(r'(?:src|href)="(.*?)"', text)}
     assert len(named) == 2
     assert all((folder / each).is_file() for each in named)
+
+
+def test_samples_that_were_made_elsewhere_are_taken(place):
+    """A machine with a GPU may lack the libraries that meshes are made with, and has other versions of all."""
+    cell = cells_of("poisson, mesh", place)["NearFar"]
+    parameters = tuple(sorted(cell.task.parameters.items()))
+    whole = run._made(cell.task.problem, parameters, 8, 0, place.work, "cpu")
+    folder = next((place.work / "data").glob("poisson-*"))
+    replace(storage.Manifest.read(folder), versions={"gkn": "of another machine"}).write(folder)
+    run._made.cache_clear()
+    again = run._made(cell.task.problem, parameters, 8, 0, place.work, "cpu")
+    assert torch.equal(again.field("u"), whole.field("u"))
+
+
+def test_symmetries_are_drawn_for_all_models_where_the_law_has_them(place):
+    for name, wanted in (("darcy 2-D", True), ("plate", None)):
+        cells = cells_of(name, place)
+        train, _, _ = samples_of(cells["NearFar"].task, place)
+        assert {specification(cell, train, place).get("symmetries") for cell in cells.values()} == {wanted}

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -224,6 +224,7 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
     settings = {**cell.settings}
     recipe = {name: value for name, value in ours.changes.items() if name != "epochs"}
     recipe |= {"seed": cell.seed, "precision": cell.precision, "unroll": cell.unroll}
+    recipe |= {"symmetries": True} if cell.task.symmetries else {}
     if cell.model in RATES:
         recipe |= {"optimizer": "adamw", "lr": RATES[cell.model]}
     if cell.model not in ("GKN", "Multigrid", "NearFar"):
@@ -300,6 +301,10 @@ def _made(name: str, parameters: tuple[tuple[str, Any], ...], count: int, seed: 
     """Return samples of a problem, from a folder or made into it."""
     problem = problem_named(name, **dict(parameters))
     folder = work / "data" / f"{name}-{digest([parameters, count])[:12]}-seed{seed}"
+    with suppress(OSError, ValueError):  # none yet, or an unfinished one
+        found = Dataset.open(folder)
+        if len(found) == count:  # perhaps made on another machine, which has the libraries for it
+            return found
     gpu = "cuda" if device.startswith("cuda") and problem.on_gpu else "cpu"
     return make_dataset(problem, count, seed, folder, workers=cores(), device=gpu)
 

@@ -33,6 +33,7 @@ class Task:
     elsewhere   parameters of the problem that differ for the test samples, which are then of the next seed
     grids       the samples are on a regular grid with equal sides, so that models of images take part
     kernels     all points of a sample can be neighbours in a graph, so that GKN takes part
+    symmetries  the law has the symmetries of the unit box, which are drawn for each function in every step
     potential   u is one integral of an input with a kernel that moves with the points, so that Potential takes part
     published   errors of others
     """
@@ -47,6 +48,7 @@ class Task:
     grids: bool = False
     kernels: bool = False
     potential: bool = False
+    symmetries: bool = False
     published: tuple[Published, ...] = ()
 
 
@@ -95,11 +97,11 @@ DOUBLE, TWO = {"kind": "double"}, {"curves": 2}
 def _tasks(counts: Mapping[str, tuple[int, int, int]], sizes: Mapping[str, Mapping[str, Any]]) -> tuple[Task, ...]:
     """Return the rows, given the counts and the parameters of each."""
     rows = [
-        Task("darcy 2-D", "darcy", {}, (0, 0, 0), grids=True, kernels=True),
-        Task("darcy-fg, mesh", "darcy-fg", {}, (0, 0, 0), kernels=True),
-        Task("poisson, mesh", "poisson", {}, (0, 0, 0), kernels=True),
-        Task("poisson 3-D, tetrahedra", "poisson", {"shape": "cube", "vary": True}, (0, 0, 0), kernels=True),
-        Task("darcy 3-D, tetrahedra", "darcy-mesh", {"shape": "cube", "vary": True}, (0, 0, 0), kernels=True),
+        Task("darcy 2-D", "darcy", {}, (0, 0, 0), grids=True, kernels=True, symmetries=True),
+        Task("darcy-fg, mesh", "darcy-fg", {}, (0, 0, 0), kernels=True, symmetries=True),
+        Task("poisson, mesh", "poisson", {}, (0, 0, 0), kernels=True, symmetries=True),
+        Task("poisson 3-D, tetrahedra", "poisson", {"shape": "cube", "vary": True}, (0, 0, 0), kernels=True, symmetries=True),
+        Task("darcy 3-D, tetrahedra", "darcy-mesh", {"shape": "cube", "vary": True}, (0, 0, 0), kernels=True, symmetries=True),
         Task("plate", "plate", {}, (0, 0, 0)),
         Task("single layer, one curve to two", "layer-potential", {}, (0, 0, 0), elsewhere=TWO, kernels=True, potential=True),
         Task(
