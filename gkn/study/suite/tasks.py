@@ -129,7 +129,7 @@ def _tasks(counts: Mapping[str, tuple[int, int, int]], sizes: Mapping[str, Mappi
 
 
 _SMALL_NETWORKS: dict[str, dict[str, Any]] = {
-    "NearFar": {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (8, 4)},
+    "NearFar": {"width": 32, "blocks": 3, "slices": 16, "head": 8, "kernel": (16, 8)},
     "Multigrid": {"width": 24, "cycles": 2, "levels": 3, "kernel": (16, 8)},
     "Transformer": {"width": 32, "blocks": 3, "head": 8},
     "SliceAttention": {"width": 32, "blocks": 3, "head": 8, "slices": 16},
