@@ -51,8 +51,26 @@ def test_a_pvd_is_one_trajectory(tmp_path):
     assert np.array_equal(data.trajectory(1).a[:, 0].numpy(), states[0][1]["a"])
     assert data.parameter("load", 0) == 2.0
     assert data.label(1).startswith("1 (run.pvd")
+    with pytest.raises(ValueError, match="leave the input time out, or use as_samples"):
+        import_files(tmp_path / "run.pvd", outputs=["v"], inputs=["a", "time"])
     steady = import_files(tmp_path / "run.pvd", outputs=["v"], inputs=["a", "time"], as_samples=True)
     assert [steady.parameter("time", i) for i in range(3)] == TIMES
+
+
+@pytest.mark.parametrize("ending", ["npz", "pvd"])
+def test_states_before_an_interruption_are_kept(ending, tmp_path):
+    domain = Grid(4)
+
+    def states():
+        yield 0.5, {"v": torch.zeros(16)}
+        yield 1.0, {"v": torch.ones(16)}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_series(tmp_path / f"run.{ending}", domain, states())
+    data = import_files(tmp_path / f"run.{ending}", outputs=["v"])
+    assert data.times(0).tolist() == [0.5, 1.0]
+    assert data.trajectory(0).u[:, 0, 0].tolist() == [0, 1]
 
 
 def test_a_table_has_a_line_for_each_trajectory(tmp_path):

@@ -125,6 +125,8 @@ def to_dataset(
         raise ValueError(f"{both[0]!r} is named both as an input and as an output")
     if not content.fields and not content.input_fields:
         raise UnreadableFile(f"{_first_file(content)}: no fields in it, only points")
+    if content.series and "time" in (inputs or ()):
+        raise ValueError("the states have times already, which are those of steps; leave the input time out, or use as_samples")
     wanted = [name for name in wanted if name != "time" or not content.series]
     chosen: dict[str, Any] = {}
     for name in (*wanted, *outputs):

@@ -35,27 +35,30 @@ def save_series(
 
     Whatever number of states there is in the end, what was written is a complete series. Without any, nothing is written.
     """
-    ending = path.suffix.lower()
-    if ending == ".pvd":
+    if path.suffix.lower() == ".pvd":
         return _write_pvd(path, domain, states, parameters or {})
-    times: list[float] = []
-    kept: dict[str, list[Any]] = {}
-    for time, fields in states:
-        times.append(time)
-        for name, values in fields.items():
-            kept.setdefault(name, []).append(np.asarray(values))
-    if not times:
-        return times
-    arrays = {name: np.stack(rows) for name, rows in kept.items()}
-    if ending == ".gif":
-        from gkn.data.plot_states import animate
+    rows: list[tuple[float, dict[str, Any]]] = []
+    try:
+        for time, fields in states:
+            rows.append((time, {name: np.asarray(values) for name, values in fields.items()}))
+    finally:  # of a rollout that is interrupted, the states before are kept
+        if rows:
+            _write_whole(path, domain, rows, parameters or {})
+    return [time for time, _ in rows]
 
-        shown = {name: x if x.ndim == 2 else np.linalg.norm(x, axis=2) for name, x in arrays.items()}
-        names = {name if arrays[name].ndim == 2 else f"|{name}|": torch.from_numpy(x) for name, x in shown.items()}
-        animate(path, domain, times, names)
-    else:
-        _write_npz(path, domain, times, arrays, parameters or {})
-    return times
+
+def _write_whole(path: Path, domain: Domain, rows: list[tuple[float, dict[str, Any]]], parameters: Mapping[str, float]) -> None:
+    """Write all states as an `.npz` or a `.gif`."""
+    times = [time for time, _ in rows]
+    arrays = {name: np.stack([fields[name] for _, fields in rows]) for name in rows[0][1]}
+    if path.suffix.lower() == ".npz":
+        _write_npz(path, domain, times, arrays, parameters)
+        return
+    from gkn.data.plot_states import animate
+
+    shown = {name: x if x.ndim == 2 else np.linalg.norm(x, axis=2) for name, x in arrays.items()}
+    names = {name if arrays[name].ndim == 2 else f"|{name}|": torch.from_numpy(x) for name, x in shown.items()}
+    animate(path, domain, times, names)
 
 
 def _write_pvd(
