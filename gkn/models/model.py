@@ -235,6 +235,11 @@ class Model(nn.Module, ABC):
         columns = x.split(1, dim=1)
         return torch.cat([torch.zeros_like(x) if axis in self.periodic else x for axis, x in enumerate(columns)], 1)
 
+    def check_same_radius(self, r: float | None) -> None:
+        """Raise an error if the model has balls of one radius, and graphs have another."""
+        if self.radius is not None and r != self.radius:
+            raise ValueError(f"the balls of this {type(self).__name__} have radius {self.radius}, not {r}; needed the same")
+
     def _check_one_set(self, graph: Graph) -> None:
         if graph.num_targets != graph.num_nodes:
             raise ValueError(f"{type(self).__name__}: {graph}; needed as many targets as sources: one set of nodes")

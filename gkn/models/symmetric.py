@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gkn.data.normalizer import Normalizer
 from gkn.graph.graph import Graph
 from gkn.graph.moments import turned as turned_moments
 from gkn.models.model import Model, Progress, model_from
@@ -60,11 +61,15 @@ class Symmetric(Model):
         vectors = [[*each] for each in self.vectors]
         return {"kind": "Symmetric", **sizes, "inner": self.inner.config(), "vectors": vectors}
 
-    def normalised_by(self, mean: Tensor, std: Tensor) -> Symmetric:
-        """Keep mean and standard deviation of the inputs, which vectors are turned without. Return this model."""
-        self.mean.copy_(mean)
-        self.std.copy_(std)
-        return self
+    @classmethod
+    def around(cls, model: Model, names: Sequence[str], inputs: Normalizer) -> Symmetric:
+        """Return the mean of a network's answers, given the names of its inputs and how they are normalised."""
+        sizes = model.dim, model.in_channels, model.out_channels
+        whole = cls(*sizes, model, vectors_among(names, model.dim))
+        whole.mean.copy_(inputs.mean.reshape(-1))
+        whole.std.copy_(inputs.std.reshape(-1))
+        made: Symmetric = whole.to(model.like.device)
+        return made
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         x, a = self._ready(graph, x, a)

@@ -24,7 +24,6 @@ from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
 from gkn.graph.rules import Rule
 from gkn.models import Model, Symmetric
-from gkn.models.symmetric import vectors_among
 from gkn.operator.nodes import Nodes, PointReport, Progress, Queries, evaluating, into_box, moments_for, periods_for
 from gkn.operator.unusual import unusual, unusual_samples
 from gkn.operator.ways import Exact, How, Part, Spread, together
@@ -69,14 +68,12 @@ class Operator:
     ) -> None:
         if not isinstance(model, Model) or not isinstance(rule, Rule):
             raise ValueError(f"Operator({type(model).__name__}, {type(rule).__name__}): needed a gkn.Model and a gkn.Rule")
-        check_same_radius(model, rule.r)
+        model.check_same_radius(rule.r)
         self.model, self.rule, self.weighted, self.features, self.about = model, rule, weighted, features, dict(about or {})
         self.inputs = inputs or Normalizer.none(model.in_channels)
         self.outputs = outputs or Normalizer.none(model.out_channels)
-        for name, normalizer, needed in (
-            ("inputs", self.inputs, model.in_channels),
-            ("outputs", self.outputs, model.out_channels),
-        ):
+        sizes = ("inputs", self.inputs, model.in_channels), ("outputs", self.outputs, model.out_channels)
+        for name, normalizer, needed in sizes:
             if normalizer.fields != needed:
                 raise ValueError(f"Operator({name}=...): normalises {normalizer.fields} fields, the network has {needed}")
 
@@ -134,7 +131,7 @@ class Operator:
         if how.all_queries and not model.at_queries:
             name = type(model).__name__
             raise ValueError(f"operator(sample, how={how!r}): {name} predicts at its nodes only; use Exact() or Partition(m)")
-        check_same_radius(model, self.rule.r if r is None else r)
+        model.check_same_radius(self.rule.r if r is None else r)
         device = model.like.device
         encoded, periods = self._encode(sample.a, sample.x, "operator(sample): a"), periods_for(model, sample.domain)
         moments = moments_for(model, self.rule, sample.domain, periods)
@@ -203,10 +200,7 @@ class Operator:
             raise ValueError(
                 "operator.symmetric(): this network was not trained with symmetries; use fit(..., symmetries=True)"
             )
-        model = self.model
-        vectors = vectors_among(self.features.inputs, model.dim)
-        whole = Symmetric(model.dim, model.in_channels, model.out_channels, model, vectors).to(model.like.device)
-        whole.normalised_by(self.inputs.mean.reshape(-1), self.inputs.std.reshape(-1))
+        whole = Symmetric.around(self.model, self.features.inputs, self.inputs)
         return Operator(whole, self.rule, self.inputs, self.outputs, self.weighted, self.features, self.about)
 
     def plot(self, dataset: Dataset, i: int = 0, path: str | os.PathLike[str] | None = None) -> Any:
@@ -400,15 +394,7 @@ class Operator:
             return self.rule.graphs_of(nodes.x[torch.stack(parts)], r, nodes.periods)
         return Graph.batch([self.rule.wrapped(nodes.x[part], None, r, nodes.periods) for part in parts])
 
-    def _ask(
-        self,
-        total: Tensor,
-        states: Any,
-        nodes: Nodes,
-        queries: Queries,
-        r: float | None,
-        report: PointReport,
-    ) -> Tensor:
+    def _ask(self, total: Tensor, states: Any, nodes: Nodes, queries: Queries, r: float | None, report: PointReport) -> Tensor:
         """Add the answers to `total`, in chunks: the answer at one query point does not depend on the others."""
         chunk = max(LEAST_QUERIES, min(QUERIES, 2**24 // len(nodes.x)))
         weights = nodes.weights if self.weighted else None
@@ -458,9 +444,3 @@ class Operator:
         encoded = self.inputs.encode(a, x).to(self.model.like)
         check_finite(encoded, f"{name}, normalised, in {encoded.dtype},")
         return encoded
-
-
-def check_same_radius(model: Model, r: float | None) -> None:
-    """Raise an error if a model with balls of one radius is given graphs of another."""
-    if model.radius is not None and r != model.radius:
-        raise ValueError(f"the balls of this {type(model).__name__} have radius {model.radius}, not {r}; needed the same")

@@ -23,7 +23,7 @@ from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS, Defaults, Model, NearFar, Stepper
 from gkn.operator.evaluate import judgeable
-from gkn.operator.operator import Operator, check_same_radius
+from gkn.operator.operator import Operator
 from gkn.operator.runs import RUN, read_run
 from gkn.operator.ways import Exact, Sampled, Test
 from gkn.train.recipe import Recipe, changed, recipe_named
@@ -419,7 +419,7 @@ def _check(
     for rule in rules:
         if not isinstance(rule, Rule):
             raise ValueError(f"fit(rule={rule!r}): needed a rule, e.g. Radius(r) or Nystrom(r, m, l)")
-        check_same_radius(model, rule.r)
+        model.check_same_radius(rule.r)
     if unroll and any(each.stepping is None for each in datasets):
         raise ValueError("Recipe(unroll=...): needed trajectories; these samples have no time")
     if len(rules) != len(datasets):

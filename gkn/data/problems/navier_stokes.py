@@ -16,7 +16,7 @@ from gkn.geometry.grid import Grid
 from gkn.pde.spectral import solve_navier_stokes
 
 COURANT = 1.0
-"""Cells that the fastest point crosses in a step. Half as many change w at 64 x 64 by 2e-5 of its norm (256 x 256, nu = 1e-5)."""
+"""Cells that the fastest point crosses in a step. Half as many change w by 2e-5 of its norm (256 x 256, nu = 1e-5)."""
 
 
 @dataclass(frozen=True)
