@@ -4,6 +4,7 @@
     python -m benchmarks.goals layers    single and double layer: learn on one curve, answer on two at once
     python -m benchmarks.goals sparse    Darcy on 1849 random points: the pretrained NearFar with corrected quadratures
     python -m benchmarks.goals lattices  Multigrid learned from one grid, and from a grid and random points
+    python -m benchmarks.goals strict    Darcy known on 85 x 85 only: the pretrained NearFar, and its mean over symmetries
     python -m benchmarks.goals rows --only NAME --model MODEL --seconds S
                                          rows of the full scale of the suite, with these seconds for each training
 
@@ -110,6 +111,17 @@ def sparse(work, device, seeds):
         keep("sparse", cell, {"errors": found, "seconds": time.perf_counter() - start})
 
 
+def strict(work, device, seeds):
+    """100 functions of another seed, of which 85 x 85 values are known; they are smoothed on that grid, too."""
+    coarse = data_of(Darcy(size=421), 100, 7, work).every(5)
+    operator = pretrained("darcy-nearfar").moved(device)
+    for cell, chosen in (("NearFar", operator), ("NearFar, mean over the 8 symmetries", operator.symmetric())):
+        if cell not in CELLS.done("strict"):
+            start = time.perf_counter()
+            errors = {"85 x 85": summary(chosen.evaluate(coarse))}
+            keep("strict", cell, {"errors": errors, "seconds": time.perf_counter() - start})
+
+
 def lattices(work, device, seeds):
     """400 functions of 127 x 127, learned on 43 x 43 alone, or also on 924 of its points drawn at random; as many steps.
 
@@ -157,7 +169,7 @@ def rows(work, device, seeds, only, models, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    measurements = {"burgers": burgers, "layers": layers, "sparse": sparse, "lattices": lattices}
+    measurements = {"burgers": burgers, "layers": layers, "sparse": sparse, "strict": strict, "lattices": lattices}
     parser.add_argument("what", choices=[*measurements, "rows"])
     parser.add_argument("--work", type=Path, default=Path("runs/goals"), help="Folder for data.")
     parser.add_argument("--device", default="auto")

@@ -244,12 +244,46 @@ def lattices():
     )
 
 
+def strict():
+    return goal(
+        "strict",
+        "The pretrained NearFar on 100 functions of another seed, of which 85 x 85 values are known. It was trained with a "
+        "smoothed on 421 x 421 (asked: at most 0.0039, by three trainings; this is one). What these values leave open is "
+        "0.0023, see [past the paper](../beyond/README.md). Seconds of evaluation.",
+    )
+
+
+def rows():
+    found = cells("goals", "rows")
+    lines = []
+    for label, cell in found.items():
+        name, _, rest = label.partition(": ")
+        steps = "" if cell["validation"] is None else f"{cell['validation']:.4f}"
+        rollouts = "" if cell.get("rollouts") is None else f"{cell['rollouts']:.4f}"
+        seconds = f"{cell['seconds']['fit']:.0f}"
+        lines.append((name, rest, f"{cell['error']['mean']:.4f}", steps, rollouts, cell["parameters"], seconds))
+    header = ("", "model, seconds given, seed", "test error", "validation", "its rollouts", "parameters", "seconds of training")
+    return "\n\n".join([table(header, lines), ROWS, facts(found)])
+
+
+ROWS = (
+    "Rows of the full scale of the suite on one H200, with the seconds that are named. Navier-Stokes: 1000 trajectories, 10 "
+    "states in, 11 out at 64 x 64 (asked: at most 0.072; published for the same law on other samples: Transolver 0.0957, "
+    "Transolver++ 0.0719, LaMO 0.0460). Tetrahedra: 200 meshes of 1392 to 4803 nodes (asked: at most 0.02). Darcy with a, f "
+    "and g: 1000 functions on a mesh of 1935 nodes (asked: at most 0.01). Several trainings ran side by side on the GPU, which "
+    "made them slower. The one of Poisson in 400 s drew about 1400 nodes of each mesh, all others have all nodes. The one of "
+    "Darcy in 130 s drew symmetries of the square; the others did not, and Poisson learned its 200 meshes (0.017) better than "
+    "new ones (0.046). Commits with a + had changes that came in right afterwards.\n\n"
+    "![Vorticity at nu = 1e-5, truth, answer and difference, first test trajectory](navier-stokes.png)"
+)
 PAGES = {
     "goals": ("Single problems, with more time", {
         "Burgers' equation": burgers,
         "Layer potentials": layers,
         "Sparse clouds": sparse,
+        "Darcy flow known on 85 x 85 only": strict,
         "Multigrid on other points": lattices,
+        "Rows of the full scale of the suite": rows,
     }),
     "own-data": ("A user's own problems", {
         "Four units of length": units,
