@@ -27,6 +27,7 @@ VERBS = {
     "info": ("gkn.cli.info", "info", "Describe a run, an operator or a dataset; or this machine and how it computes."),
     "reproduce": ("gkn.cli.reproduce", "reproduce", "Make the paper's tables and figures."),
     "beyond": ("gkn.cli.beyond", "beyond", "Train NearFar, Multigrid and rivals on the paper's benchmark."),
+    "bench": ("gkn.cli.bench", "bench", "Measure how fast this machine is, in two minutes."),
     "suite": ("gkn.cli.suite", "suite", "Train all models on many problems, steady and in time, for the same seconds."),
 }
 """Name of a verb -> its module, the name of its function or application there, and one line of help."""
