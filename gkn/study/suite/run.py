@@ -39,8 +39,8 @@ EVALUATIONS = 4
 """Evaluations of the validation samples during a training."""
 LEAST_EPOCHS = 40
 """Epochs of a training. If there is no time for as many passes over all samples, an epoch has some of them."""
-FEW = 32
-"""Samples of that short training."""
+FEW = 8
+"""Samples of the training that measures a step: so few that the graphs of all of them are there before steps are measured."""
 RATES = {"FNO": 2e-3, "Potential": 1e-3}
 """Models that are trained by AdamW, and their rates."""
 RESERVE = 0.8

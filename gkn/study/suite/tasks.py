@@ -8,8 +8,8 @@ from typing import Any
 
 from gkn.data.stepping import Stepping
 
-ONE, ALL = Stepping(clock=False), Stepping(pairs="all", clock=False)
-"""Ways to step where the law does not depend on time."""
+ONE = Stepping(clock=False)
+"""The way to step where the law does not depend on time: of all ways, the smallest errors of rollouts of validation samples."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ def _tasks(counts: Mapping[str, tuple[int, int, int]], sizes: Mapping[str, Mappi
         Task(
             "double layer, one curve to two", "layer-potential", DOUBLE, (0, 0, 0), elsewhere=TWO, kernels=True, potential=True
         ),
-        Task("heat, disk", "heat", {"shape": "disk"}, (0, 0, 0), stepping=ALL, kernels=True),
-        Task("heat, holes", "heat", {"shape": "holes", "vary": True}, (0, 0, 0), stepping=ALL, kernels=True),
-        Task("wave, l-shape", "wave", {"shape": "l-shape"}, (0, 0, 0), stepping=ALL, kernels=True),
+        Task("heat, disk", "heat", {"shape": "disk"}, (0, 0, 0), stepping=ONE, kernels=True),
+        Task("heat, holes", "heat", {"shape": "holes", "vary": True}, (0, 0, 0), stepping=ONE, kernels=True),
+        Task("wave, l-shape", "wave", {"shape": "l-shape"}, (0, 0, 0), stepping=ONE, kernels=True),
         Task("burgers nu=0.1, u(0) to u(1)", "burgers", {"nu": 0.1}, (0, 0, 0), (0, -1), grids=True, kernels=True),
-        Task("burgers nu=0.01", "burgers", {"nu": 0.01}, (0, 0, 0), stepping=ALL, grids=True, kernels=True),
+        Task("burgers nu=0.01", "burgers", {"nu": 0.01}, (0, 0, 0), stepping=ONE, grids=True, kernels=True),
         Task("navier-stokes nu=1e-3", "navier-stokes", {"nu": 1e-3}, (0, 0, 0), stepping=HISTORY, grids=True),
         Task("navier-stokes nu=1e-4", "navier-stokes", {"nu": 1e-4}, (0, 0, 0), stepping=HISTORY, grids=True),
         Task("navier-stokes nu=1e-5", "navier-stokes", {"nu": 1e-5}, (0, 0, 0), stepping=HISTORY, grids=True),
