@@ -40,6 +40,7 @@ def run(*words, code=0, cwd=None):
 def test_info_says_how_the_kernel_integral_is_computed_and_why():
     said = run("info")
     assert "kernel integral in float32: factored (cpu: plain PyTorch; Triton needs an NVIDIA GPU)" in said
+    assert "on the CPU in float32: balls compiled, products" in said
     assert "GiB free" in said
     assert "torch" in said
     assert "no such option" in run("info", "--fast", code=2).lower()

@@ -61,6 +61,15 @@ def test_layers_and_their_derivatives(rng, size):
     close(dx, torch.autograd.grad(usual(x).square().sum(), x)[0])
 
 
+def test_a_gradient_that_is_one_number(rng):
+    """That of a sum, which torch keeps once and not for every place."""
+    layer, x = Linear(40, 60), some(rng, 700, 40).requires_grad_()
+    found = torch.autograd.grad(layer(x).sum(), [x, *layer.parameters()])
+    wanted = torch.autograd.grad(nn.functional.linear(x, layer.weight, layer.bias).sum(), [x, *layer.parameters()])
+    for a, b in zip(found, wanted, strict=True):
+        close(a, b)
+
+
 def test_batches_of_products(rng):
     a, b = some(rng, 3, 80, 70).requires_grad_(), some(rng, 3, 80, 60).requires_grad_()
     found, wanted = product(a.mT, b), torch.bmm(a.mT, b)

@@ -1,15 +1,19 @@
 """gkn.ops.near, in C++ and in Triton's interpreter: small kernel networks whose edges are never in memory."""
 
+import copy
+import platform
+
 import pytest
 import torch
 
 from gkn.graph.batches import Batch
 from gkn.graph.graph import Graph
 from gkn.graph.neighbors import radius_graph
-from gkn.models import NearFar
+from gkn.models import GKN, NearFar
 from gkn.ops import near, near_cpp, near_triton
 from gkn.ops.balls import ChipBalls, Neighbourhoods, ball_features, make_balls
 from gkn.ops.kernel import Kernel
+from gkn.system import native
 from gkn.train.losses import differences
 
 R = 0.4
@@ -18,6 +22,23 @@ R = 0.4
 @pytest.fixture(params=["fused", "compiled"])
 def chip(request):
     return request.param
+
+
+@pytest.fixture(params=["this processor", "one without AVX-512"])
+def processor(request, monkeypatch, tmp_path_factory):
+    """The loops have two forms, for long and for short vectors."""
+    if request.param == "this processor":
+        yield
+        return
+    if platform.machine() != "x86_64":
+        pytest.skip("this processor has no other instructions that a compiler could leave out")
+    monkeypatch.setenv("CXX", f"{native._compiler()[0]} -mno-avx512f")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
+    for each in (native.library, near_cpp.why_not):
+        each.cache_clear()
+    yield
+    for each in (native.library, near_cpp.why_not):
+        each.cache_clear()
 
 
 def case(rng, targets=None, sources=20, dim=2, n=6, m=9, hidden=(7, 3), dtype=torch.float32):
@@ -172,7 +193,7 @@ def test_what_does_not_fit_is_done_otherwise(rng):
         assert not near_triton.fits(sizes, count, width, dtype)
         assert near_cpp.fits(sizes, dtype) == (len(sizes) == 2 and max(sizes) <= 32 and dtype == torch.float32)
     graph, of, dim, kernel, _, weights = case(rng, sources=8, hidden=(65, 2))
-    for backend in ("fused", "compiled", None):
+    for backend in ("fused", None):
         assert not isinstance(make_balls(Neighbourhoods(graph, *of, dim, weights), kernel, 1, backend=backend), ChipBalls)
 
 
@@ -187,7 +208,7 @@ def test_what_does_not_fit_is_done_otherwise(rng):
         {"n": 1, "m": 2, "hidden": (8, 9)},
     ],
 )
-def test_vectors_that_are_full_and_that_are_not(rng, sizes, differences):
+def test_vectors_that_are_full_and_that_are_not(processor, rng, sizes, differences):
     """In C++, for balls of more edges than a tile has."""
     graph, of, dim, kernel, v, weights = case(rng, sources=150, **sizes)
     assert graph.max_degree > 64
@@ -208,7 +229,7 @@ def test_differences_of_a_constant_vanish_exactly(rng):
     assert torch.equal(balls(kernel, same, same), before)
 
 
-def test_the_number_of_threads_changes_no_bit(rng):
+def test_the_number_of_threads_changes_no_bit(processor, rng):
     graph, of, dim, kernel, v, weights = case(rng, sources=600, n=16, m=16)
     own, found = v.detach().flip(0).requires_grad_(), []
     threads = torch.get_num_threads()
@@ -229,7 +250,7 @@ def test_the_number_of_threads_changes_no_bit(rng):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-def test_the_sigmoid_is_as_sharp_as_float32(rng):
+def test_the_sigmoid_is_as_sharp_as_float32(processor, rng):
     """In C++: h of single edges beside float64, over all of its range."""
     point, one = torch.zeros(1, 1), Graph(torch.tensor([0, 1]), torch.tensor([0]), 1)
     kernel, z, found = Kernel(1, (1, 1), 1, 1, smooth=True).requires_grad_(False), torch.linspace(-20, 20, 4001), []
@@ -244,9 +265,28 @@ def test_the_sigmoid_is_as_sharp_as_float32(rng):
     torch.testing.assert_close(torch.tensor(found).double(), wide * wide.sigmoid(), rtol=4e-7, atol=1e-12)
 
 
-def test_values_far_out(rng):
-    """Hidden features as large as float32 allows, and numbers that are none."""
+@pytest.mark.parametrize(
+    ("network", "dtype"),
+    [({"kernel": (65, 8)}, torch.float32), ({"kernel": (8,)}, torch.float32), ({"kernel": (8, 4)}, torch.float64)],
+)
+def test_loops_that_cannot_be_had_are_refused(rng, network, dtype):
+    x, a = torch.rand(20, 2, generator=rng, dtype=torch.float64), torch.randn(20, 1, generator=rng)
+    model = NearFar(2, width=8, blocks=1, slices=2, head=4, radius=R, backend="compiled", **network).to(dtype)
+    with pytest.raises(ValueError, match="backend='compiled' cannot be used here: needed a CPU, float32, and a smooth kernel"):
+        model(radius_graph(x, r=R), x.to(dtype), a.to(dtype))
+    other = GKN(2, 1, 1, width=8, kernel=(8,), steps=1, backend="compiled")
+    with pytest.raises(ValueError, match="only balls of NearFar and Multigrid have loops in C"):
+        other(radius_graph(x, r=R), x.float(), a)
+
+
+def test_values_far_out(processor, rng):
+    """Hidden features that are huge, and numbers that are none."""
     graph, of, dim, kernel, v, weights = case(rng, hidden=(8, 8))
+    with torch.no_grad():
+        large = copy.deepcopy(kernel)
+        large.first.bias.fill_(3e14)
+    found, wanted = (passes(graph, of, dim, large, v, weights, backend)[0] for backend in ("compiled", "factored"))
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=0)
     for size in (1e2, 1e4):
         with torch.no_grad():
             kernel.first.weight.mul_(size)

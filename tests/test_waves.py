@@ -101,6 +101,14 @@ def operator(network, rng, grid):
     return Operator(network, Radius(network.radius)), data
 
 
+@pytest.mark.parametrize("backend", ["reference", "factored"])
+def test_hidden_features_that_are_computed_again_change_nothing(rng, backend):
+    grid = Grid(8, periodic=True)
+    graph, a = Radius(0.3).wrapped(grid.points, periods=grid.periods), torch.randn(64, 2, generator=rng, dtype=torch.float64)
+    found = [model(recompute=again, backend=backend)(graph, grid.points, a) for again in (True, False)]
+    torch.testing.assert_close(*found)
+
+
 def test_queries_at_nodes_have_the_values_of_the_nodes(rng):
     grid = Grid(10, periodic=True)
     trained, data = operator(model(), rng, grid)

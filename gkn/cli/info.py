@@ -17,6 +17,8 @@ from gkn.operator.pretrained import names
 from gkn.operator.runs import RUN, read_run
 from gkn.operator.saved import checkpoints_of, is_finished
 from gkn.ops import choose
+from gkn.ops.dense import has_onednn
+from gkn.ops.near_cpp import why_not
 from gkn.system.files import CorruptFile
 from gkn.system.machine import versions
 from gkn.system.memory import available_memory
@@ -90,6 +92,10 @@ def _machine() -> None:
         for kind in (torch.float32, torch.bfloat16, torch.float64):
             name, reason = choose(device, kind, 64)
             table.add_row("", f"kernel integral in {str(kind).removeprefix('torch.')}: [bold]{name}[/] ({plain(reason)})")
+    reason = why_not()
+    near = "compiled" if reason is None else f"factored, several times slower ({reason})"
+    products = "oneDNN" if has_onednn() else "torch's own"
+    table.add_row("[bold]NearFar[/]", plain(f"on the CPU in float32: balls {near}, products {products}"))
     table.add_row("[bold]pretrained[/]", plain(", ".join(names()) or "none"))
     console.print(table)
 

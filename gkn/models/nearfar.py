@@ -289,14 +289,15 @@ class NearFar(Model):
 
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         """True if a step can be replayed as a CUDA graph: no operation depends on the number of edges, or it never changes."""
-        if self.moments:
+        if self.moments or self.backend == "compiled":
             return False
         if fixed or not self.near:
             return True
         like, kernel = self.like, self._kernel()
         kind = dtype or like.dtype
         backend = pick(self.backend, like.device, kind, kernel.W.shape[1])
-        return like.dtype == torch.float32 and fits_chip(kernel, self.dim + len(self.features), kind, backend)
+        features = like.new_empty(0, self.dim + len(self.features))
+        return fits_chip(kernel, features, kind, backend)
 
     @contextmanager
     def compiling(self) -> Iterator[None]:

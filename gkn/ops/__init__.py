@@ -85,8 +85,6 @@ def pick(backend: str | None, device: torch.device, dtype: torch.dtype, n: int) 
     """Return the implementation asked for, or the best one. Raise an error if the one asked for cannot be used."""
     if backend is None:
         return choose(device, dtype, n)[0]
-    if backend == "compiled" and device.type == "cpu":
-        return "factored"  # but for balls, which have their own choice (balls.py)
     for known in BACKENDS:
         if backend == known:
             if known == "fused" and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") != "1"):
@@ -96,7 +94,9 @@ def pick(backend: str | None, device: torch.device, dtype: torch.dtype, n: int) 
             elif known == "fused" and (dtype == torch.float64 or n > 256):  # interpreted, on the CPU
                 raise ValueError(f"backend='fused' cannot be used here: {choose('cuda', dtype, n)[1]}")
             return known
-    raise ValueError(f"backend={backend!r}: use one of {', '.join(BACKENDS)}")
+    if backend == "compiled":
+        raise ValueError("backend='compiled' cannot be used here: only balls of NearFar and Multigrid have loops in C++")
+    raise ValueError(f"backend={backend!r}: use one of {', '.join(BACKENDS)}; for NearFar and Multigrid also compiled")
 
 
 def choose(device: torch.device | str, dtype: torch.dtype, n: int) -> tuple[Backend, str]:

@@ -63,34 +63,37 @@ def make_balls(
     recompute   do not keep hidden features; None: keep them if they fit
     """
     dtype = autocast(where.of_x)[0].dtype
-    chosen = pick(backend, where.of_x.device, dtype, like.W.shape[1])
+    chosen = pick("factored" if backend == "compiled" else backend, where.of_x.device, dtype, like.W.shape[1])
     where = where._replace(weights=quadrature(where.weights, where.graph, mean=True))
     constant = not (torch.is_grad_enabled() and (where.of_x.requires_grad or where.of_y.requires_grad))
-    if constant and where.of_x.dtype == torch.float32 and not library.is_transformed():
-        if where.graph.moments is None and fits_chip(like, where.of_x.shape[1], dtype, chosen):
-            return ChipBalls(where)
-        if _compiled(like, dtype, where.of_x.device, backend):
-            return ChipBalls(where, compiled=True)
+    plain = constant and not (library.is_transformed() or torch.compiler.is_compiling())
+    if plain and where.graph.moments is None and fits_chip(like, where.of_x, dtype, chosen):
+        return ChipBalls(where)
+    if (plain or backend == "compiled") and _compiled(like, where.of_x, dtype, backend) and plain:
+        return ChipBalls(where, compiled=True)
     kept = where.graph.num_edges * sum(like.sizes) * dtype.itemsize * (3 * count if torch.is_grad_enabled() else 1)
     if kept > available_memory(where.of_x.device) // 2 if recompute is None else recompute:
         return BlockBalls(where, chosen)
     return EdgeBalls(where, chosen)
 
 
-def fits_chip(like: Kernel, features: int, dtype: torch.dtype, backend: Backend) -> bool:
-    """True if integrals of such a kernel can be computed on a GPU without storing anything per edge."""
-    if backend != "fused" or not like.smooth:
+def fits_chip(like: Kernel, of_x: Tensor, dtype: torch.dtype, backend: Backend) -> bool:
+    """True if integrals of such a kernel of such features can be computed on a GPU without storing anything per edge."""
+    if backend != "fused" or not like.smooth or of_x.dtype != torch.float32:
         return False
     from gkn.ops import near_triton
 
-    return near_triton.fits(like.sizes, features, max(like.W.shape[1:]), dtype)
+    return near_triton.fits(like.sizes, of_x.shape[1], max(like.W.shape[1:]), dtype)
 
 
-def _compiled(like: Kernel, dtype: torch.dtype, device: torch.device, backend: Backend | None) -> bool:
-    """True if integrals of such a kernel are computed by near.cpp."""
-    if backend not in (None, "compiled") or device.type != "cpu" or not (like.smooth and near_cpp.fits(like.sizes, dtype)):
+def _compiled(like: Kernel, of_x: Tensor, dtype: torch.dtype, backend: Backend | None) -> bool:
+    """True if integrals of such a kernel of such features are computed by near.cpp."""
+    if backend not in (None, "compiled"):
         return False
-    reason = near_cpp.why_not()
+    suits = of_x.device.type == "cpu" and of_x.dtype == torch.float32 and like.smooth and near_cpp.fits(like.sizes, dtype)
+    if not suits and backend is None:
+        return False
+    reason = near_cpp.why_not() if suits else "needed a CPU, float32, and a smooth kernel with two layers of at most 64 and 32"
     if reason and backend is None:
         _say_once(f"NearFar and Multigrid are several times slower here than they could be: {reason}")
     if reason and backend is not None:
@@ -218,6 +221,7 @@ class _Means(Kernel):
         nn.Module.__init__(self)
         self.features, self.first, self.hidden, self.sizes = kernel.features, kernel.first, kernel.hidden, kernel.sizes
         self.smooth, self.relative = kernel.smooth, kernel.relative
+        self.register_buffer("tied", kernel.tied, persistent=False)
         self.W, self.B = (nn.Parameter(x, requires_grad=False) for x in _each(kernel.W))
 
 

@@ -5,7 +5,7 @@
 //
 //     h = silu(weight silu(p(x) + q(y)) + bias)
 //
-// gkn/ops/near_cpp.py says what rho and t are. Edges are taken in tiles of EDGES, small enough for the first cache. Vectors hold
+// gkn/ops/near.py says what rho and t are. Edges are taken in tiles of EDGES, small enough for the first cache. Vectors hold
 // columns of v or hidden features, so that sums seldom run across a vector. Targets are taken in
 // groups; threads fetch the next group when they are free, so a thread that has to share its core delays nobody. Every sum is
 // over the same numbers in the same order for any number of threads.
@@ -62,19 +62,21 @@ inline Vec load(const float* from, int count) {
 
 // sigmoid(x) = 1 / (1 + 2^n e^r) with n an integer and |r| <= log(2) / 2, to two units in the last place. NaN stays NaN.
 inline Vec sigmoid(Vec x) {
-    const Vec one = all(1.0f), turn = all(-1.44269504088896341f), log2 = all(0.6931471805599453f);
+    const Vec one = all(1.0f), turn = all(-1.44269504088896341f);
 #if defined(__AVX512F__)
-    x = (Vec)_mm512_max_ps((__m512)all(-80.0f), (__m512)x);  // of a number and NaN, NaN
+    // of a number and NaN, NaN
+    x = (Vec)_mm512_min_ps((__m512)all(80.0f), _mm512_max_ps((__m512)all(-80.0f), (__m512)x));
     const Vec n = (Vec)_mm512_roundscale_ps((__m512)(x * turn), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
     x = x > all(80.0f) ? all(80.0f) : x;
     x = x < all(-80.0f) ? all(-80.0f) : x;
     const Vec magic = all(12582912.0f);  // 1.5 * 2^23: its last bits count units
     Vec n = x * turn + magic;
-    const Ints power = reinterpret_cast<Ints&>(n) << 23;
+    const Ints power = (Ints)n << 23;
     n -= magic;
 #endif
-    const Vec r = -(n * log2 + x);
+    const Vec high = all(0.693359375f), low = all(-2.12194440e-4f);  // log(2): n * high is exact
+    const Vec r = -((n * high + x) + n * low);
     Vec y = all(1.9875691500e-4f);
     y = y * r + all(1.3981999507e-3f);
     y = y * r + all(8.3334519073e-3f);
@@ -87,8 +89,7 @@ inline Vec sigmoid(Vec x) {
     const Vec below = one + (Vec)_mm512_scalef_ps((__m512)y, (__m512)n), near = (Vec)_mm512_rcp14_ps((__m512)below);
     return near + near * (one - below * near);
 #else
-    const Ints bits = reinterpret_cast<Ints&>(y) + power;
-    const Vec found = one / (one + reinterpret_cast<const Vec&>(bits));
+    const Vec found = one / (one + (Vec)((Ints)y + power));
     return x == x ? found : x;
 #endif
 }
@@ -287,13 +288,16 @@ struct Turned {
 inline Vec pair(const float* from) {
     int64_t both;
     std::memcpy(&both, from, 8);
-    const Longs x = both - Longs{};
-    return reinterpret_cast<const Vec&>(x);
+    return (Vec)(both - Longs{});
 }
 
 template <int... I>
 inline Vec added_pairs(Vec a, Vec b, std::integer_sequence<int, I...>) {
+#if defined(__clang__)
     return __builtin_shufflevector(a, b, (2 * I)...) + __builtin_shufflevector(a, b, (2 * I + 1)...);
+#else  // older versions of GCC have only this one
+    return __builtin_shuffle(a, b, Ints{(2 * I)...}) + __builtin_shuffle(a, b, Ints{(2 * I + 1)...});
+#endif
 }
 
 // g[e, i] = sum_j dA[i, j] (v(y_e)_j - t_j). `rows` may be read past `edges`, and g is written there.

@@ -81,6 +81,7 @@ class CompiledNear(Near):
         v, target_v = (None if x is None else x.float() for x in values)
         (k, c), n, f, graph = weight.shape, values[0].shape[1], self.of_x.shape[1], self.graph
         group = -(-len(dA) // GROUPS)
+        assert dp.is_contiguous()
         parts = [p.new_zeros(-(-len(dA) // max(1, group)), *size) for size in ((k, c), (k,), (c, f))]
         held = p.new_empty(len(dA), k)
         given = dA, p[some], q, self.of_x[some], self.of_y, weight, bias, v, None if target_v is None else target_v[some]
@@ -93,7 +94,7 @@ class CompiledNear(Near):
 
 
 def _call(name: str, *given: Tensor | int | None) -> None:
-    """Call a function of near.cpp with tensors, which must be contiguous, numbers, and the number of threads."""
+    """Call a function of near.cpp with tensors, numbers, and the number of threads. Tensors it writes to must be contiguous."""
     function = getattr(native.library(SOURCE), f"gkn_near_{name}")
     some = (x.contiguous() if isinstance(x, Tensor) else x for x in given)
     kept = [*some]
