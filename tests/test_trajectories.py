@@ -75,6 +75,16 @@ def test_pairs_that_are_read_together_are_the_same(target, monkeypatch):
     assert seen == [*range(len(view))]
 
 
+def test_few_samples_are_read_together_if_they_are_large(monkeypatch):
+    monkeypatch.setattr("gkn.data.dataset.NUMBERS", 50)
+    data = Dataset(Grid((4, 3)), a=torch.rand(9, 12), u=torch.rand(9, 12))
+    assert [len(which) for which, _ in data.blocks(["a"])] == [4, 4, 1]
+    assert [len(which) for which, _ in data.blocks(["a", "u"])] == [2, 2, 2, 2, 1]
+    monkeypatch.setattr("gkn.data.dataset.NUMBERS", 5)
+    assert [len(which) for which, _ in data.blocks(["a"])] == [1] * 9
+    assert list(data.take(0).blocks(["a"])) == []
+
+
 def test_a_history_gives_earlier_states_and_needs_equal_steps():
     grid = Grid((4,), periodic=True)
     u = torch.arange(6).double()[None, :, None].expand(2, 6, 4)

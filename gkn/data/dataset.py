@@ -29,7 +29,7 @@ from gkn.system.checks import check_device
 from gkn.system.files import digest
 
 GEOMETRY = "geometry."  # how the names of geometry features begin
-BLOCK = 64  # samples on one domain that are read together
+BLOCK, NUMBERS = 64, 2**22  # samples on one domain that are read together, and how many numbers they have, at most
 
 
 class Dataset(OverTime):
@@ -234,7 +234,9 @@ class Dataset(OverTime):
         One at a time if every sample has a domain of its own, or if fields are computed from others: then all fields of one
         sample are computed together.
         """
-        together = BLOCK if self.one_domain and not self._source.smoothings() else 1
+        many = bool(len(self)) and self.one_domain and not self._source.smoothings()
+        numbers = sum(self.value(name, 0).numel() for name in names) if many else 0
+        together = max(1, min(BLOCK, NUMBERS // max(1, numbers))) if many else 1
         for start in range(0, len(self), together):
             which = range(start, min(start + together, len(self)))
             if together == 1:
@@ -391,9 +393,7 @@ class Dataset(OverTime):
 
     def using(self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None) -> Dataset:
         """Return the dataset with these inputs and outputs and no other fields."""
-        inputs, outputs = (
-            tuple(now if given is None else given) for now, given in ((self.inputs, inputs), (self.outputs, outputs))
-        )
+        inputs, outputs = self.inputs if inputs is None else inputs, self.outputs if outputs is None else outputs
         for name in (*inputs, *outputs):
             self._known(name)
         inputs, outputs = expanded(inputs, self.groups), expanded(outputs, self.groups)
@@ -432,15 +432,6 @@ class Dataset(OverTime):
         chosen, names = digest([*self._index]), {"inputs": [*self.inputs], "outputs": [*self.outputs]}
         return {"source": self._source.identity(), "samples": chosen, "every": self._stride, **names}
 
-    def _origin(self) -> dict[str, Any]:
-        """Describe where the data came from, for the manifest of a saved copy. A view is not what its problem alone gives."""
-        if self.manifest is None:
-            return {"name": "unnamed"}
-        if self._stride == 1 and self.names == (*self.manifest.inputs, *self.manifest.outputs):
-            return self.manifest.origin
-        smoothed = {"smoothed": self.smoothing[-1][1]} if self.smoothing else {}
-        return {"name": "view", "every": self._stride, **smoothed, "of": self.manifest.origin, "hash": self.manifest.hash}
-
     def save(self, path: str | os.PathLike[str], *, origin: Mapping[str, Any] | None = None, force: bool = False) -> None:
         """Write the dataset to a folder, shard by shard. Called again, it writes shards that are missing or damaged.
 
@@ -449,11 +440,9 @@ class Dataset(OverTime):
         origin   a description of how the data were made, for `gkn data info`
         force    replace another dataset in that folder
         """
-        from gkn.data.saving import save_dataset
+        from gkn.data.saving import origin_of, save_dataset
 
-        if self.stepping is not None:
-            raise ValueError("Dataset.save: these are pairs of states; save the trajectories, and make pairs of them when read")
-        save_dataset(self, Path(path), self._origin() if origin is None else origin, force)
+        save_dataset(self, Path(path), origin_of(self) if origin is None else origin, force)
 
 
 def described(domain: Domain | None) -> str:

@@ -18,10 +18,23 @@ SHARD_BYTES = 2**26
 WAIT = 60.0  # seconds that a save waits for that of another process
 
 
+def origin_of(dataset: Dataset) -> Mapping[str, Any]:
+    """Return where the data came from, for the manifest of a saved copy. A view is not what its problem alone gives."""
+    known, stride = dataset.manifest, dataset.identity()["every"]
+    if known is None:
+        return {"name": "unnamed"}
+    if stride == 1 and dataset.names == (*known.inputs, *known.outputs):
+        return known.origin
+    smoothed = {"smoothed": dataset.smoothing[-1][1]} if dataset.smoothing else {}
+    return {"name": "view", "every": stride, **smoothed, "of": known.origin, "hash": known.hash}
+
+
 def save_dataset(dataset: Dataset, folder: Path, origin: Mapping[str, Any], force: bool) -> None:
     """Write the samples of a dataset; see `Dataset.save`."""
     if not len(dataset):
         raise ValueError("Dataset.save: this dataset has no samples")
+    if dataset.stepping is not None:
+        raise ValueError("Dataset.save: these are pairs of states; save the trajectories, and make pairs of them when read")
     if dataset.is_read_from(folder):
         raise ValueError(f"Dataset.save({str(folder)!r}): this dataset is read from there; save it to another folder")
     for name in dataset.names:

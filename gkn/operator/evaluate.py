@@ -160,10 +160,10 @@ def judgeable(dataset: Dataset) -> tuple[Dataset, list[str]]:
                     zero[i] = name
     if not zero:
         return dataset, []
-    first, name = next(iter(zero.items()))
-    others = ", ".join(dataset.label(i) for i in [*zero][1:NAMED])
+    first, *rest = sorted(zero)
+    others = ", ".join(dataset.label(i) for i in rest[: NAMED - 1])
     more = f", {others}" + (f" and {len(zero) - NAMED} more" if len(zero) > NAMED else "") if others else ""
-    text = f"left out: sample {dataset.label(first)}{more}; {name} is 0 at all points, so a relative error is not defined"
+    text = f"left out: sample {dataset.label(first)}{more}; {zero[first]} is 0 at all points: a relative error is not defined"
     return dataset.take([i for i in range(len(dataset)) if i not in zero]), [text]
 
 
