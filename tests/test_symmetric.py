@@ -47,6 +47,14 @@ def test_queries_and_sub_graphs_are_turned_too(operator):
     assert bool(torch.isfinite(whole(sample, how=Partition(60))).all())
 
 
+def test_errors_of_the_network_alone_are_not_said_of_the_mean(operator):
+    operator.about["metrics"] = {"validation": 0.1}
+    whole = operator.symmetric()
+    assert "metrics" not in whole.about
+    assert whole.about["recipe"] == operator.about["recipe"]
+    assert "0.1" not in repr(whole)
+
+
 def test_it_is_saved_and_read_again(operator, tmp_path):
     sample = Darcy(size=13, modes=12).generate(1, seed=5)
     operator.symmetric().save(tmp_path / "whole")
@@ -68,6 +76,8 @@ def test_wrong_ones_are_refused(operator):
     plain = Operator(operator.model, operator.rule, operator.inputs, operator.outputs, features=operator.features)
     with pytest.raises(ValueError, match="not trained with symmetries"):
         plain.symmetric()
+    with pytest.raises(ValueError, match="means over the symmetries already"):
+        operator.symmetric().symmetric()
     with pytest.raises(ValueError, match="needed ranges of 2 of the 4 fields"):
         Symmetric(2, 4, 1, operator.model, [(1, 2)])
     with pytest.raises(ValueError, match="no periodic axis"):

@@ -9,8 +9,10 @@ from gkn.data.dataset import Dataset
 from gkn.data.generate import make_dataset
 from gkn.data.normalizer import Normalizer
 from gkn.data.problems import Darcy
+from gkn.data.stepping import Stepping
 from gkn.data.walls import Wall
 from gkn.geometry.cloud import Cloud
+from gkn.geometry.grid import Grid
 from gkn.graph.batches import Batches
 from gkn.graph.rules import Radius
 from gkn.models import GKN
@@ -118,6 +120,22 @@ def test_walls_that_are_elsewhere_are_refused(data):
         Normalizer.fit(shifted, ["u"], zero="box")
     with pytest.raises(ValueError, match="it only decodes"):
         Normalizer.fit(data, ["u"], zero="box").encode(data.field("u")[0][:, None], data.domain.points)
+
+
+@pytest.mark.parametrize("target", ["value", "difference", "quotient"])
+def test_states_that_are_vectors_are_refused(target):
+    """Their components would have to be turned where they are given and where they are learned."""
+    v = torch.rand(2, 3, 25)
+    data = Dataset(Grid(5), outputs=("v_x", "v_y"), v_x=v, v_y=v, times=torch.arange(3).double())
+    pairs = data.pairs(Stepping(target=target))
+    with pytest.raises(ValueError, match=r"v_x_[a-z]*, v_y_[a-z]* would not be turned"):
+        Symmetries.of([pairs], Normalizer.fit(pairs, pairs.inputs))
+
+
+def test_tensors_are_refused():
+    data = Dataset(Grid(5), s_xx=torch.rand(2, 25), s_xy=torch.rand(2, 25), u=torch.rand(2, 25))
+    with pytest.raises(ValueError, match="s_xx, s_xy would not be turned: needed outputs that are scalars"):
+        Symmetries.of([data], Normalizer.fit(data, data.inputs))
 
 
 def test_vectors_are_found_by_name_and_in_order(data):

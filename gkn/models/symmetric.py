@@ -24,7 +24,8 @@ class Symmetric(Model):
         u(x) = mean over symmetries S of inner(S x, a),     (S x)_i = x_j or 1 - x_j
 
     Fields move with their points; the components of gradients among them are turned too. If the law has these symmetries, the
-    errors of the answers differ and partly cancel. An answer takes as many times as long.
+    errors of the answers differ and partly cancel. An answer takes as many times as long, and one at many points as many times
+    as much memory.
 
         inner     the network, or its configuration
         vectors   ranges (first, last + 1) of inputs that are the components of a gradient

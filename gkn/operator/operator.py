@@ -193,15 +193,18 @@ class Operator:
     def symmetric(self) -> Operator:
         """Return an operator whose answers are the mean of this one's over all symmetries of the unit box.
 
-        It is more accurate, and takes 8 times as long in two dimensions and 48 times in three. The network must have been
+        It is more accurate, and takes 2, 8 or 48 times as long in one, two or three dimensions. The network must have been
         trained with `symmetries=True`.
         """
+        if isinstance(self.model, Symmetric):
+            raise ValueError("operator.symmetric(): its answers are means over the symmetries already")
         if not (self.about.get("recipe") or {}).get("symmetries") or self.features is None:
             raise ValueError(
                 "operator.symmetric(): this network was not trained with symmetries; use fit(..., symmetries=True)"
             )
         whole = Symmetric.around(self.model, self.features.inputs, self.inputs)
-        return Operator(whole, self.rule, self.inputs, self.outputs, self.weighted, self.features, self.about)
+        about = {name: value for name, value in self.about.items() if name != "metrics"}  # those of the network alone
+        return Operator(whole, self.rule, self.inputs, self.outputs, self.weighted, self.features, about)
 
     def plot(self, dataset: Dataset, i: int = 0, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw input, truth, answer and difference of one sample; save the picture if a path is given. Return the figure."""

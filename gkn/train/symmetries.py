@@ -3,6 +3,7 @@ per symmetry."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,10 +11,13 @@ import torch
 
 from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
+from gkn.data.stepping import SUFFIXES
 from gkn.graph.batches import Batch
 from gkn.graph.moments import turned as turned_moments
 from gkn.models.symmetric import turned_fields, turned_points, vector_of, vectors_among
 
+TENSOR = re.compile(".+_[xyz]{2}")
+"""Name of a component of a tensor."""
 CUBE = 0.98
 """Shortest side of a box that still counts as the unit box, which random points do not fill to its edges."""
 
@@ -30,8 +34,13 @@ class Symmetries:
 
     @staticmethod
     def of(datasets: Sequence[Dataset], inputs: Normalizer) -> Symmetries:
-        if any(vector_of(name) for name in datasets[0].outputs):
-            raise ValueError(f"symmetries: components of vectors among {', '.join(datasets[0].outputs)} would not be turned")
+        fixed = [name for name in datasets[0].outputs if vector_of(_without_suffix(name))]
+        fixed += [name for name in (*datasets[0].inputs, *datasets[0].outputs) if TENSOR.fullmatch(_without_suffix(name))]
+        if fixed:
+            raise ValueError(
+                f"symmetries: {', '.join(fixed)} would not be turned: needed outputs that are scalars, and inputs that are "
+                f"scalars or vectors"
+            )
         vectors = vectors_among(datasets[0].inputs, datasets[0][0].domain.dim)
         boxes = [domain.box for each in datasets for domain in each.domains()]
         low, high = torch.stack([box[0] for box in boxes]).amin(0), torch.stack([box[1] for box in boxes]).amax(0)
@@ -53,3 +62,9 @@ class Symmetries:
         scale = self.inputs.mean.to(batch.a), self.inputs.std.to(batch.a)
         a = turned_fields(batch.a, self.vectors, scale, turn)
         return replace(batch, graph=graph, x=turned_points(batch.x, turn), a=a)
+
+
+def _without_suffix(name: str) -> str:
+    """Return the name of a state, given that of what is learned about it: v_x of v_x_rate."""
+    stem, _, last = name.rpartition("_")
+    return stem if last in SUFFIXES.values() else name
