@@ -40,8 +40,16 @@ def test_what_cannot_be_measured_is_said(tiny, monkeypatch):
 
 
 def test_durations_in_words():
-    assert [bench.in_words(x) for x in (0.00123, 0.5, 1.0, 123.4)] == ["1.23 ms", "500 ms", "1 s", "123 s"]
+    assert [bench.in_words(x) for x in (0.00123, 0.5, 1.0, 123.4, 0.99996, 1234.0)] == [
+        "1.23 ms",
+        "500 ms",
+        "1 s",
+        "123 s",
+        "1 s",
+        "1234 s",
+    ]
 
 
-def test_another_ending_is_refused(tmp_path):
-    assert "needed a .json file" in command("bench", "--out", tmp_path / "bench.txt", code=2)
+@pytest.mark.parametrize("name", ["bench.txt", "no-such-folder/bench.json"])
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path, name):
+    assert "needed a .json file in a folder that exists" in command("bench", "--out", tmp_path / name, code=2)

@@ -167,6 +167,11 @@ def test_samples_that_were_made_elsewhere_are_taken(place):
     run._made.cache_clear()
     again = run._made(cell.task.problem, parameters, 8, 0, place.work, "cpu")
     assert torch.equal(again.field("u"), whole.field("u"))
+    header = storage.Manifest.read(folder)
+    replace(header, origin={**header.origin, "size": 9}).write(folder)  # a default has changed since
+    run._made.cache_clear()
+    with pytest.raises(ValueError, match="size"):
+        run._made(cell.task.problem, parameters, 8, 0, place.work, "cpu")
 
 
 def test_symmetries_are_drawn_for_all_models_where_the_law_has_them(place):

@@ -21,10 +21,10 @@ def bench(
 
     Answers and training steps of NearFar, Multigrid, GKN, a transformer and FNO, the search for neighbours, and the solver.
     """
-    if out is not None and out.suffix != ".json":
-        raise typer.BadParameter(f"{out}: needed a .json file", param_hint="--out")
+    if out is not None and (out.suffix != ".json" or not out.parent.is_dir()):
+        raise typer.BadParameter(f"{out}: needed a .json file in a folder that exists", param_hint="--out")
     with console.status("") as status:
         found = measure(str(device_named(device)), lambda what: status.update(f"measuring: {what}"))
+    typer.echo(markdown(found))
     if out is not None:
         write(out, canonical(found))
-    typer.echo(markdown(found))

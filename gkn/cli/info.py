@@ -92,8 +92,8 @@ def _machine() -> None:
         for kind in (torch.float32, torch.bfloat16, torch.float64):
             name, reason = choose(device, kind, 64)
             table.add_row("", f"kernel integral in {str(kind).removeprefix('torch.')}: [bold]{name}[/] ({plain(reason)})")
-    reason = why_not()
-    near = "compiled" if reason is None else f"factored, several times slower ({reason})"
+    missing = why_not()
+    near = "compiled" if missing is None else f"factored, several times slower ({missing})"
     products = "oneDNN" if has_onednn() else "torch's own"
     table.add_row("[bold]NearFar[/]", plain(f"on the CPU in float32: balls {near}, products {products}"))
     table.add_row("[bold]pretrained[/]", plain(", ".join(names()) or "none"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from gkn.data.dataset import GEOMETRY, Dataset
@@ -10,6 +12,7 @@ from gkn.geometry.domain import Domain
 from gkn.graph.rules import usual_radius
 
 WHOLE = 4096  # points of a sample, on average, up to which all of them are nodes of its graph
+LARGEST = 4 * WHOLE  # points of the largest sample for which that holds
 DRAWN = 2048  # nodes drawn from larger samples
 STEPS = 6000  # of a training
 WAVES = {1: 32, 2: 12, 3: 5}  # per period, by the number of periodic axes
@@ -41,7 +44,13 @@ def radius_for(dataset: Dataset) -> tuple[float, int | None]:
     for domain in dataset.domains():
         sizes.append(len(domain))
         domains += [domain] if len(domains) < SOME else []
-    nodes = None if sum(sizes) <= WHOLE * len(sizes) else min(DRAWN, *sizes)
+    nodes = None if sum(sizes) <= WHOLE * len(sizes) and max(sizes) <= LARGEST else min(DRAWN, *sizes)
+    if nodes is not None and nodes < DRAWN // 4:
+        warnings.warn(
+            f"{nodes} nodes are drawn from every sample, as the smallest has no more points; the largest has {max(sizes)}: "
+            "leave small samples out, or give a rule",
+            stacklevel=2,
+        )
     return max(usual_radius(domain, nodes) for domain in domains), nodes
 
 

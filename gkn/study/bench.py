@@ -1,4 +1,4 @@
-"""What this machine does in how much time: products, the search for neighbours, the solver, answers and training steps.
+"""Measures this machine: seconds of products, the search for neighbours, the solver, answers and training steps.
 
 Every network has the sizes of the full scale of the suite, float32 (bf16 on a GPU), and random parameters: errors are not
 looked at here. The same Darcy problems, smoothed copies and points are given to all; GKN has the radius and the nodes that it
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 def measure(device: str, say: Say = lambda text: None) -> dict[str, Any]:
-    """Return all figures, with the machine and how it was set up. `say` is told what is being measured."""
+    """Return all figures, with the machine and how it was set up. `say` is called with what is being measured."""
     start = time.perf_counter()
     rows = [*_basics(device, say), *_networks(device, say)]
     about = {"machine": machine(), "device": device, "threads": torch.get_num_threads(), "commit": commit()}
@@ -126,4 +126,5 @@ def markdown(found: dict[str, Any]) -> str:
 
 def in_words(seconds: float) -> str:
     """Return a duration with three digits, in seconds or milliseconds."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+    number, unit = (seconds, "s") if seconds >= 0.9995 else (1000 * seconds, "ms")
+    return f"{number:.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"

@@ -70,6 +70,12 @@ def _shown(known: list[dict[str, Any]]) -> str:
     return f"{statistics.fmean(errors):.4f}{spread}"
 
 
+def _both(known: list[dict[str, Any]]) -> str:
+    """Return the errors of rollouts on test trajectories and, in brackets, on validation trajectories."""
+    found = [each["rollouts"] for each in known if each.get("rollouts") is not None]
+    return f"{_shown(known)} ({statistics.fmean(found):.4f})" if found else _shown(known)
+
+
 def _main_table(page: Document, seeds: list[dict[str, dict[str, Cell]]], place: Place, scale: Scale) -> None:
     models, lines, first, rows = [*scale.sizes], [], 0, 0
     behind = []
@@ -129,12 +135,16 @@ def _curves(page: Document, seeds: list[dict[str, dict[str, Cell]]], place: Plac
 def _ways_table(page: Document, seeds: list[dict[str, dict[str, Cell]]], place: Place, scale: Scale) -> None:
     lines = []
     for way in seeds[0]:
-        cells = [_shown(_known([each[way][name] for each in seeds], place)) for name in scale.ways]
+        cells = [_both(_known([each[way][name] for each in seeds], place)) for name in scale.ways]
         if any(cells):
             lines.append([way, *cells])
     if lines:
         page.heading("Ways to learn steps")
-        page.text("NearFar, with the same samples and seconds for each way. Errors of rollouts on test trajectories.")
+        page.text(
+            "NearFar, with the same samples and seconds for each way. Errors of rollouts on test trajectories and, in "
+            "brackets, on validation trajectories. By the latter the rows above are learned by one step and quotients, by all "
+            "models. For steps of one length quotients are the same as differences: what the two differ by here is chance."
+        )
         page.table(["target, pairs", *scale.ways], lines)
 
 

@@ -303,7 +303,9 @@ def _made(name: str, parameters: tuple[tuple[str, Any], ...], count: int, seed: 
     folder = work / "data" / f"{name}-{digest([parameters, count])[:12]}-seed{seed}"
     with suppress(OSError, ValueError):  # none yet, or an unfinished one
         found = Dataset.open(folder)
-        if len(found) == count:  # perhaps made on another machine, which has the libraries for it
+        header, wanted = found.manifest, json.loads(canonical(problem.describe()))
+        same = header is not None and header.seed == seed and wanted.items() <= header.origin.items()
+        if same and len(found) == count:  # perhaps made on another machine, which has the libraries for it
             return found
     gpu = "cuda" if device.startswith("cuda") and problem.on_gpu else "cpu"
     return make_dataset(problem, count, seed, folder, workers=cores(), device=gpu)
