@@ -24,6 +24,7 @@ from gkn import (
 from gkn.data.features import Features
 from gkn.graph.neighbors import lumped
 from gkn.models import Multigrid, NearFar, rivals
+from gkn.models.model import AtMost
 from gkn.operator import operator as module
 from gkn.operator import ways
 from gkn.system.files import CorruptFile, read_sealed_json, write_sealed_json
@@ -456,6 +457,16 @@ def test_cards_that_make_no_sense(tmp_path):
             Operator.load(tmp_path / "op")
     with pytest.raises(FileNotFoundError, match=r"no operator, it has no operator\.json"):
         Operator.load(tmp_path)
+
+
+@pytest.mark.parametrize("calls", range(40, 52))
+def test_a_network_that_is_refused_leaves_derivatives_on(calls):
+    """Parameters are filled without derivatives. The refusal may come at any call, also at the one that ends this."""
+    counter = AtMost(0)
+    counter.left = calls
+    with pytest.raises(ValueError, match="more parameters than the 0"), counter:
+        torch.nn.ModuleList(torch.nn.LayerNorm(3) for _ in range(100))
+    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-
-from gkn.ops.modes import is_transformed
+from torch.autograd import forward_ad
 
 LEAST = 2**18
 """Multiplications below which finding the way to oneDNN costs more than it saves."""
@@ -81,6 +80,13 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+def is_transformed() -> bool:
+    """True inside forward-mode or functional transforms, which know torch's operations and not ours."""
+    if torch.compiler.is_compiling():
+        return False
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _is_faster(a: Tensor, b: Tensor) -> bool:

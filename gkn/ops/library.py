@@ -16,11 +16,11 @@ from torch import Tensor
 
 from gkn.graph.graph import Graph
 from gkn.ops import factored, reference
+from gkn.ops.dense import is_transformed as is_transformed
 from gkn.ops.edges import Edges, Into, Measure
 from gkn.ops.factored import close_where as close_where
 from gkn.ops.factored import segment_sum as segment_sum
 from gkn.ops.last import Found, Last
-from gkn.ops.modes import is_transformed as is_transformed
 from gkn.system.memory import check_memory
 
 BLOCK_BYTES = {"cpu": 17 * 2**20, "cuda": 2**29}  # of A, the sums of h (x) v, at a time
