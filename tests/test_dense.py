@@ -117,3 +117,21 @@ def test_onednn_is_used_where_it_should_be(rng, onednn, monkeypatch):
     linear(some(rng, 99, 99), some(rng, 99, 99))
     product(some(rng, 99, 99), some(rng, 99, 99))
     assert len(seen) == 2 * onednn
+
+
+@pytest.mark.parametrize(
+    ("about", "used"),
+    [
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\n", True),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\n", False),
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 26\n", False),
+        ("Features\t: asimd\n", False),
+    ],
+)
+def test_processors_on_which_it_is_faster(about, used, monkeypatch, tmp_path, onednn):
+    if not onednn:
+        return
+    (tmp_path / "cpuinfo").write_text(about)
+    monkeypatch.undo()
+    monkeypatch.setattr(dense, "Path", lambda _: tmp_path / "cpuinfo")
+    assert dense.has_onednn.__wrapped__() == used
