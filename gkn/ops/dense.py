@@ -120,7 +120,6 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         a, b = ctx.saved_tensors
-        d = d.contiguous()  # that of a sum is one number, repeated
         of_a, of_b, of_bias = ctx.needs_input_grad
         times = torch.matmul if torch.is_grad_enabled() else mm  # if the derivative is differentiated again
         with torch.autocast("cpu", enabled=False):

@@ -142,8 +142,9 @@ def _ways_table(page: Document, seeds: list[dict[str, dict[str, Cell]]], place: 
         page.heading("Ways to learn steps")
         page.text(
             "NearFar, with the same samples and seconds for each way. Errors of rollouts on test trajectories and, in "
-            "brackets, on validation trajectories. By the latter the rows above are learned by one step and quotients, by all "
-            "models. For steps of one length quotients are the same as differences: what the two differ by here is chance."
+            "brackets, on validation trajectories. By the latter one step was chosen for the rows above, for all models, with "
+            "quotients and nothing unrolled. For steps of one length quotients are the same as differences: what the two "
+            "differ by here is chance."
         )
         page.table(["target, pairs", *scale.ways], lines)
 

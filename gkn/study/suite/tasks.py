@@ -9,7 +9,7 @@ from typing import Any
 from gkn.data.stepping import Stepping
 
 ONE = Stepping(clock=False)
-"""The way to step where the law does not depend on time: of all ways, the smallest errors of rollouts of validation samples."""
+"""The way to step where the law does not depend on time: better than all pairs of times in rollouts of validation samples."""
 
 
 @dataclass(frozen=True)
