@@ -14,6 +14,7 @@ results/goals/NAME.json and not computed again.
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import Cells, summary
@@ -153,13 +154,19 @@ def lattices(work, device, seeds):
             keep("lattices", cell, {"errors": {where: summary(each) for where, each in errors.items()}, **facts})
 
 
-def rows(work, device, seeds, only, models, seconds):
-    """Rows of the full scale of the suite whose names contain one of `only`, by each of the models. Killed runs are resumed."""
+def rows(work, device, seeds, only, models, seconds, train):
+    """Rows of the full scale of the suite whose names contain one of `only`, by each of the models. Killed runs are resumed.
+
+    train   learn from so many samples, or from as many as the row has; then there are a tenth as many of both other kinds
+    """
     scale, place = SCALES["full"], Place(work, work, device)
-    for seed in range(seeds):
+    for seed in seeds:
         for task in (task for task in scale.tasks if any(part in task.name for part in only)):
+            name = task.name
+            if train is not None:
+                name, task = f"{name}, {train} samples", replace(task, counts=(train, train // 10, train // 10))
             for model in models:
-                label = f"{task.name}: {model}, {seconds:g} s, seed {seed}"
+                label = f"{name}: {model}, {seconds:g} s, seed {seed}"
                 if label in CELLS.done("rows"):
                     continue
                 cell = Cell(task, model, scale.sizes[model], seconds, seed, scale.precision, reach=scale.reach)
@@ -178,10 +185,13 @@ def main():
     parser.add_argument("--only", action="append", help="rows: part of the names of problems")
     parser.add_argument("--model", action="append", help="rows: a model; by default NearFar")
     parser.add_argument("--seconds", type=float, default=300.0, help="rows: of each training")
+    parser.add_argument("--seed", type=int, action="append", help="rows: one of the seeds; by default all")
+    parser.add_argument("--train", type=int, help="rows: number of samples to learn from")
     given = parser.parse_args()
     device = device_named(given.device)
     if given.what == "rows":
-        rows(given.work, device, given.seeds, given.only or [""], given.model or ["NearFar"], given.seconds)
+        only, models, seeds = given.only or [""], given.model or ["NearFar"], given.seed or [*range(given.seeds)]
+        rows(given.work, device, seeds, only, models, given.seconds, given.train)
     else:
         measurements[given.what](given.work, device, given.seeds)
 

@@ -111,6 +111,7 @@ def _words(value: Any) -> str:
 def _fields(said: dict[str, Any]) -> str:
     scale = said.get("frame", {}).get("scale", 1.0)
     smoothed = "".join(f", {name} smoothed by {width * scale:.4g}" for name, width in said["smoothed"])
+    smoothed += "".join(f", {name} extended from the boundary" for name in said.get("extended", ()))
     units = "".join(f"; {name} in {unit}" for name, unit in said["units"].items())
     geometry = ", the geometry" if said.get("geometry") else ""
     given = ", ".join(said["given"]) or "no field"

@@ -71,6 +71,10 @@ class TrainOptions:
         list[str] | None,
         typer.Option(metavar="FIELD=WIDTH", help="Smooth an input by a Gaussian; 0: none. By default the model's choice."),
     ] = None
+    extend: Annotated[
+        list[str] | None,
+        typer.Option(help="Extend an input known on the boundary; none: none. By default all that are 0 elsewhere."),
+    ] = None
     r: Annotated[
         float | None, typer.Option("--r", min=0, help="Neighbours within r, in the data's unit. By default the model's.")
     ] = None
@@ -169,6 +173,7 @@ def train(options: TrainOptions) -> None:
             size=options.size,
             settings=literals(options.network or [], "--network"),
             smoothing=_widths(options.smooth),
+            extended=_extended(options.extend),
             geometry=options.geometry,
             validation=validation,
             how=None if options.evaluate_m is None else Sampled(options.evaluate_m),
@@ -268,6 +273,11 @@ def _widths(given: list[str] | None) -> dict[str, float] | None:
         except ValueError:
             raise typer.BadParameter(f"{each!r}: needed FIELD=WIDTH, e.g. a=0.03", param_hint="--smooth") from None
     return {name: width for name, width in widths.items() if width}
+
+
+def _extended(given: list[str] | None) -> list[str] | None:
+    """Return the fields to extend from the boundary, or None for the model's own choice."""
+    return given if given is None else [name for name in given if name != "none"]
 
 
 def _rules(options: TrainOptions, parts: list[Dataset]) -> list[Rule] | None:

@@ -20,7 +20,7 @@ from gkn.data.memory import Given, Memory
 from gkn.data.over_time import OverTime
 from gkn.data.parts import parts_of
 from gkn.data.sample import Sample
-from gkn.data.source import Geometric, Kept, Smoothed, Source
+from gkn.data.source import Extended, Geometric, Kept, Smoothed, Source, inside
 from gkn.data.stored import Stored
 from gkn.data.transfer import brought_together
 from gkn.geometry.domain import Domain
@@ -234,7 +234,7 @@ class Dataset(OverTime):
         One at a time if every sample has a domain of its own, or if fields are computed from others: then all fields of one
         sample are computed together.
         """
-        many = bool(len(self)) and self.one_domain and not self._source.smoothings()
+        many = bool(len(self)) and self.one_domain and not self._source.computed()
         numbers = sum(self.value(name, 0).numel() for name in names) if many else 0
         together = max(1, min(BLOCK, NUMBERS // max(1, numbers))) if many else 1
         for start in range(0, len(self), together):
@@ -347,6 +347,26 @@ class Dataset(OverTime):
             raise ValueError(f"Dataset.smoothed({width}, {name!r}): there is a field {twice[0]!r} already")
         return self._view(source=source, inputs=(*self.inputs, *source.added))
 
+    def extended(self, name: str) -> Dataset:
+        """Add an input: the values of input `name` on the boundary, extended to all points by means of them.
+
+        It is called `<name>_inside`. In the mean at x the value at y counts with |x - y|^-d: the closest ones count most.
+        """
+        if name not in self.inputs:
+            raise KeyError(f"no input {name!r} to extend in this dataset; it has {', '.join(self.inputs)}")
+        if not self._source.n:
+            raise ValueError("Dataset.extended: this dataset has no samples")
+        if isinstance(self._source, Kept):
+            raise ValueError("Dataset.extended: a kept dataset may have lost points; extend first, keep afterwards")
+        states = [] if self.stepping is None else self.inputs[: len(self.outputs) * self.stepping.history]
+        if name not in self.given or name in (*self.parameters, *states):
+            raise ValueError(f"Dataset.extended({name!r}): needed an input that is given, and neither a number nor a state")
+        added = inside(name)
+        if added in self.names:
+            raise ValueError(f"Dataset.extended({name!r}): there is a field {added!r} already")
+        known = any(isinstance(each, Extended) and each.name == name for each in self._source.computed())
+        return self._view(source=self._source if known else Extended(self._source, name), inputs=(*self.inputs, added))
+
     def with_geometry(self) -> Dataset:
         """Add features of the geometry to the inputs: see `Geometric`. They are computed when read."""
         if not len(self):
@@ -419,12 +439,17 @@ class Dataset(OverTime):
     @property
     def smoothing(self) -> list[tuple[str, float]]:
         """(field, width) of every `smoothed`, in order."""
-        return [(source.name, source.width) for source in self._source.smoothings()]
+        return [(source.name, source.width) for source in self._source.computed() if isinstance(source, Smoothed)]
+
+    @property
+    def extensions(self) -> list[str]:
+        """The field of every `extended`, in order."""
+        return [source.name for source in self._source.computed() if isinstance(source, Extended)]
 
     @property
     def given(self) -> tuple[str, ...]:
         """The inputs that are not computed from others."""
-        made = {name for source in self._source.smoothings() for name in source.added}
+        made = {name for source in self._source.computed() for name in source.added}
         return tuple(name for name in self.inputs if name not in made and not name.startswith(GEOMETRY))
 
     def identity(self) -> dict[str, Any]:

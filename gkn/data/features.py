@@ -12,6 +12,7 @@ from torch import Tensor
 from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.data.groups import ranges_of
 from gkn.data.sample import Sample
+from gkn.data.source import inside
 from gkn.data.stepping import Stepping
 from gkn.data.transfer import transferred
 from gkn.geometry.domain import Domain
@@ -30,6 +31,7 @@ class Features:
     inputs       the inputs of the network, in its order
     outputs      its outputs
     smoothed     (field, width): this field smoothed by a Gaussian of that width, and its gradient, are among the inputs
+    extended     fields whose values on the boundary, extended to all points, are among the inputs
     units        units of the fields, for display only
     geometry     features of the geometry are among the inputs
     groups       vectors and tensors, with the names of their components
@@ -48,6 +50,7 @@ class Features:
     parameters: tuple[str, ...] = ()
     frame: Frame | None = None
     stepping: Stepping | None = None
+    extended: tuple[str, ...] = ()
 
     @staticmethod
     def of(dataset: Dataset, units: Mapping[str, str] | None = None) -> Features:
@@ -56,11 +59,12 @@ class Features:
         unknown = [name for name in units or {} if name not in (*dataset.names, *groups)]
         if unknown:
             raise KeyError(f"a unit for {unknown[0]!r}, which is no field of this dataset; it has {', '.join(dataset.names)}")
-        sources = [name for name, _ in dataset.smoothing if name not in dataset.given]
-        given = (*dataset.given, *sources)
+        extended = tuple(name for name in dataset.extensions if inside(name) in dataset.inputs)
+        sources = [name for name in (*(name for name, _ in dataset.smoothing), *extended) if name not in dataset.given]
+        given = (*dataset.given, *dict.fromkeys(sources))
         more: dict[str, Any] = {"geometry": dataset.has_geometry, "groups": groups, "parameters": dataset.parameters}
         names = (given, dataset.inputs, dataset.outputs, tuple(dataset.smoothing), dict(units or {}))
-        return Features(*names, **more, frame=dataset.frame, stepping=dataset.stepping)
+        return Features(*names, **more, frame=dataset.frame, stepping=dataset.stepping, extended=extended)
 
     @property
     def output_fields(self) -> dict[str, tuple[int, int]]:
@@ -90,6 +94,9 @@ class Features:
                 f"this dataset is smoothed by {dataset.smoothing}, the operator was trained with {[*self.smoothed] or 'none'}: "
                 f"give it the dataset as it was made"
             )
+        for name in self.extended:
+            if inside(name) not in dataset.names:
+                dataset = dataset.extended(name)
         if self.geometry and not dataset.has_geometry:
             dataset = dataset.with_geometry()
         unknown = [name for name in self.inputs if name not in dataset.names and name.startswith(GEOMETRY)]
@@ -153,6 +160,8 @@ class Features:
     def json(self) -> dict[str, Any]:
         names = {name: [*getattr(self, name)] for name in ("given", "inputs", "outputs")}
         entries: dict[str, Any] = {**names, "smoothed": [[*each] for each in self.smoothed], "units": dict(self.units)}
+        if self.extended:
+            entries["extended"] = [*self.extended]
         if self.geometry:
             entries["geometry"] = True
         if self.groups:
@@ -174,5 +183,7 @@ class Features:
         parameters = tuple(map(str, said.get("parameters", ())))
         geometry = bool(said.get("geometry", False))
         stepping = Stepping.from_json(said["stepping"]) if "stepping" in said else None
+        extended = tuple(map(str, said.get("extended", ())))
         more: dict[str, Any] = {"groups": groups, "parameters": parameters, "frame": frame, "stepping": stepping}
+        more["extended"] = extended
         return Features(given, inputs, outputs, smoothed, dict(said["units"]), geometry, **more)

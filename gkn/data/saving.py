@@ -25,7 +25,8 @@ def origin_of(dataset: Dataset) -> Mapping[str, Any]:
         return {"name": "unnamed"}
     if stride == 1 and dataset.names == (*known.inputs, *known.outputs):
         return known.origin
-    smoothed = {"smoothed": dataset.smoothing[-1][1]} if dataset.smoothing else {}
+    smoothed: dict[str, Any] = {"smoothed": dataset.smoothing[-1][1]} if dataset.smoothing else {}
+    smoothed |= {"extended": dataset.extensions} if dataset.extensions else {}
     return {"name": "view", "every": stride, **smoothed, "of": known.origin, "hash": known.hash}
 
 

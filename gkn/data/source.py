@@ -14,6 +14,7 @@ from torch import Tensor
 from gkn.data.groups import Groups
 from gkn.data.stepping import Stepping
 from gkn.geometry.domain import Domain
+from gkn.geometry.extension import extension
 from gkn.geometry.frame import Frame
 from gkn.geometry.smoothing import check_width, smoother
 from gkn.system.files import digest
@@ -105,8 +106,8 @@ class Source(ABC):
         """Return which part of a trajectory sample i is, for messages; an empty string for a whole one."""
         return ""
 
-    def smoothings(self) -> list[Smoothed]:
-        """Return the smoothed sources below this one and itself, in the order in which they were made."""
+    def computed(self) -> list[Smoothed | Extended]:
+        """Return the smoothed and extended sources below this one and itself, in the order in which they were made."""
         return []
 
     def read_from(self) -> Path | None:
@@ -161,8 +162,8 @@ class Derived(Source):
     def part(self, i: int) -> str:
         return self.source.part(i)
 
-    def smoothings(self) -> list[Smoothed]:
-        return self.source.smoothings()
+    def computed(self) -> list[Smoothed | Extended]:
+        return self.source.computed()
 
     def read_from(self) -> Path | None:
         return self.source.read_from()
@@ -294,8 +295,8 @@ class Smoothed(Derived):
     def identity(self) -> str:
         return digest([self.source.identity(), self.name, self.width])
 
-    def smoothings(self) -> list[Smoothed]:
-        return [*self.source.smoothings(), self]
+    def computed(self) -> list[Smoothed | Extended]:
+        return [*self.source.computed(), self]
 
     def _compute(self, i: int) -> Tensor:
         apply = self._smooth or smoother(self.domain(i), self.width)
@@ -303,6 +304,56 @@ class Smoothed(Derived):
             self._smooth = apply
         smoothed, gradient = apply(self.source.read(self.name, i))
         return torch.cat([smoothed[None], gradient.T])
+
+
+class Extended(Derived):
+    """A source with one field, of which values on the boundary alone count, extended to all points.
+
+    The extension is called `<name>_inside`. It is computed when read; see gkn/geometry/extension.py.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        super().__init__(source)
+        self.name, self.added = name, (inside(name),)
+        self.names = (*source.names, *self.added)
+        self._extend: Callable[[Tensor], Tensor] | None = None
+        extension(source.domain(0))  # raises now if there is no boundary
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_extend": None}  # another process computes it again
+
+    def over(self, source: Source) -> Source:
+        return Extended(source, self.name)
+
+    def framed(self, frame: Frame) -> Source:
+        return self if frame.is_identity else Extended(self.source.framed(frame), self.name)
+
+    def read(self, name: str, i: int) -> Tensor:
+        if name not in self.added:
+            return self.source.read(name, i)
+        extend = self._extend or extension(self.domain(i))
+        if self.common_domain is not None:
+            self._extend = extend
+        return extend(self.source.read(self.name, i))
+
+    def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
+        return self.source.read_all(name, indices) if name not in self.added else super().read_all(name, indices)
+
+    def read_at(self, name: str, indices: Sequence[int], nodes: Tensor | None, device: torch.device) -> Tensor:
+        if name in self.added:
+            return super().read_at(name, indices, nodes, device)
+        return self.source.read_at(name, indices, nodes, device)
+
+    def identity(self) -> str:
+        return digest([self.source.identity(), "extended", self.name])
+
+    def computed(self) -> list[Smoothed | Extended]:
+        return [*self.source.computed(), self]
+
+
+def inside(name: str) -> str:
+    """Return the name of the extension of a field."""
+    return f"{name}_inside"
 
 
 class Geometric(Derived):
@@ -392,7 +443,7 @@ class Kept(Derived):
         raise ValueError("a kept dataset cannot be made of other samples")
 
     def framed(self, frame: Frame) -> Source:
-        slopes = [name for source in self.smoothings() for name in source.added[1:]]
+        slopes = [name for source in self.computed() if isinstance(source, Smoothed) for name in source.added[1:]]
         return self if frame.is_identity else Framed(self, frame, slopes)
 
     def parameter(self, name: str, i: int) -> float:

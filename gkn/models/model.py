@@ -40,6 +40,7 @@ class Defaults:
     changes     entries of the recipe that differ
     weighted    neighbours and the loss count with quadrature weights
     smoothing   width of the Gaussian for each input that is also given smoothed, with its gradient
+    extended    inputs that are known on the boundary, which are also given extended to all points
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Defaults:
     changes: Mapping[str, Any] = field(default_factory=dict)
     weighted: bool = False
     smoothing: Mapping[str, float] = field(default_factory=dict)
+    extended: Sequence[str] = ()
 
 
 class AtMost(TorchFunctionMode):

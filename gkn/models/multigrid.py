@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -83,7 +84,7 @@ class Multigrid(Model):
         settings = {**suggested.settings, "radius": radius}
         settings.pop("waves", None)
         rule = {"kind": "Radius", "r": radius}
-        return Defaults(settings, rule, "nearfar", suggested.changes, weighted=True, smoothing=suggested.smoothing)
+        return replace(suggested, settings=settings, rule=rule)
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None) -> Tensor:
         return self.finish(self.states(graph, x, a, weights))

@@ -20,7 +20,16 @@ from gkn.graph.graph import Graph
 from gkn.graph.images import Images
 from gkn.graph.moments import DEGREES
 from gkn.models.model import Defaults, Model, Progress, check_periodic, check_radius, check_sizes, chosen_features
-from gkn.models.suggest import epochs_for, periodic_axes, phases_of, radius_for, smoothing_for, wall_for, waves_for
+from gkn.models.suggest import (
+    boundary_fields,
+    epochs_for,
+    periodic_axes,
+    phases_of,
+    radius_for,
+    smoothing_for,
+    wall_for,
+    waves_for,
+)
 from gkn.models.wave_field import WaveField
 from gkn.ops import Backend, autocast, full_precision, pick, rounded
 from gkn.ops.balls import Balls, Neighbourhoods, ball_features, fits_chip, make_balls
@@ -166,9 +175,9 @@ class NearFar(Model):
     def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
         """Suggest balls of about 80 points, smooth inputs of kappa, and the Muon optimiser for a fixed number of steps.
 
-        Inputs with few distinct values, such as two-phase coefficients, get a smoothed copy as a further input. kappa sees the
-        first such copy only, because sums over points resolve smooth functions only; and the distance to the boundary, if that
-        is an input.
+        Inputs that are 0 but on the boundary get a copy that is extended to all points. Inputs with few distinct values, such
+        as two-phase coefficients, get a smoothed copy as a further input. kappa sees the first such copy only, because sums
+        over points resolve smooth functions only; and the distance to the boundary, if that is an input.
         """
         rough = phases_of(dataset)
         smoothing = {} if dataset.smoothing else {name: smoothing_for(dataset) for name in rough}
@@ -184,7 +193,8 @@ class NearFar(Model):
         if periodic_axes(dataset):
             settings |= {"periodic": periodic_axes(dataset), "waves": waves_for(dataset)}
         changes = {"epochs": epochs_for(dataset, 4), "zero": wall_for(dataset)}
-        return Defaults(settings, rule, "nearfar", changes, weighted=True, smoothing=smoothing)
+        extended = [] if dataset.extensions else boundary_fields(dataset)
+        return Defaults(settings, rule, "nearfar", changes, weighted=True, smoothing=smoothing, extended=extended)
 
     def forward(self, graph: Graph, x: Tensor, a: Tensor, weights: Tensor | None = None, split: Split | None = None) -> Tensor:
         """Return u on the nodes x: (K, dim), (K, in_channels) -> (K, out_channels), with quadrature weights (K,) or None.

@@ -8,6 +8,7 @@ import torch
 
 from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.data.normalizer import Normalizer
+from gkn.data.source import inside
 from gkn.geometry.domain import Domain
 from gkn.graph.rules import usual_radius
 
@@ -18,6 +19,7 @@ STEPS = 6000  # of a training
 WAVES = {1: 32, 2: 12, 3: 5}  # per period, by the number of periodic axes
 POINTS_PER_WAVE = 4  # at least
 SOME = 16  # domains whose spacing is measured; nodes can be drawn from all domains
+MARKS = (GEOMETRY, "set:")  # beginnings of names of fields that are marks
 FEW = 8  # values of a field that counts as one of phases
 
 
@@ -26,9 +28,24 @@ def phases_of(dataset: Dataset) -> list[str]:
 
     Marks of the boundary and of named sets of nodes do not count.
     """
-    marks = (GEOMETRY, "set:")
-    given = [name for name in dataset.inputs if not name.startswith(marks)]
+    given = [name for name in dataset.inputs if not name.startswith(MARKS)]
     return [name for name in given if 1 < len(torch.unique(dataset.value(name, 0))) <= FEW]
+
+
+def boundary_fields(dataset: Dataset) -> list[str]:
+    """Return the inputs that are 0 at all points inside the domain, and not on its boundary: they are known there only.
+
+    Parameters, states, and marks of the boundary and of named sets of nodes do not count.
+    """
+    states = [] if dataset.stepping is None else dataset.inputs[: len(dataset.outputs) * dataset.stepping.history]
+    apart = (*dataset.parameters, *states)
+    names = [name for name in dataset.given if name not in apart and not name.startswith(MARKS)]
+    somewhere = {name: False for name in names if inside(name) not in dataset.names}
+    for i in range(min(SOME, len(dataset))):
+        edge = dataset.domain_of(i).boundary
+        fields = {name: dataset.value(name, i) for name in somewhere}
+        somewhere = {name: somewhere[name] or bool(x[edge].any()) for name, x in fields.items() if not x[~edge].any()}
+    return [name for name, found in somewhere.items() if found]
 
 
 def smoothing_for(dataset: Dataset) -> float:

@@ -38,6 +38,7 @@ def fit(
     size: str | None = None,
     settings: Mapping[str, Any] | None = None,
     smoothing: Mapping[str, float] | None = None,
+    extended: Sequence[str] | None = None,
     geometry: bool | None = None,
     validation: Dataset | float | None = None,
     how: Test | None = None,
@@ -71,6 +72,8 @@ def fit(
     size         of a model given by name or class: small, medium or large; by default small on a CPU, large on a GPU
     settings     of a model given by name or class: arguments of its constructor, e.g. {"width": 64}
     smoothing    for such a model: widths of Gaussians for inputs that are also given smoothed, e.g. {"a": 0.03}
+    extended     for such a model: inputs known on the boundary that are also given extended to all points; by default all that
+                 are 0 elsewhere
     geometry     for such a model: features of the geometry are inputs; by default if the samples' domains differ
     validation   a dataset that is evaluated now and then and not learned from; the best network by it is returned; or a
                  number of samples to hold out, the last ones; or a share such as 0.1, drawn at random
@@ -97,7 +100,7 @@ def fit(
     folder = None if out is None else Path(out)
     ways: dict[str, Any] = {"weighted": weighted, "validation": validation, "how": how, "units": units, "size": size}
     ways["stepping"] = stepping
-    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, geometry, **ways)
+    chosen = Choices(model, settings or {}, rule, recipe, changes, smoothing, extended, geometry, **ways)
     device = device_named(str(device))
     setup = set_up(dataset, chosen, device, folder)
     tell = warn or (lambda text: warnings.warn(text, stacklevel=4))

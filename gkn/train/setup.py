@@ -42,6 +42,7 @@ class Choices:
     recipe      a recipe or its name
     changes     entries of the recipe that differ
     smoothing   widths of Gaussians for inputs that are also given smoothed, if a model is built
+    extended    inputs known on the boundary that are also given extended to all points, if a model is built
     geometry    features of the geometry are inputs; by default if domains differ, for a model that is built
     weighted    count with quadrature weights
     validation  a dataset; or the number of last samples to hold out; or a share of the samples, drawn at random
@@ -58,6 +59,7 @@ class Choices:
     recipe: str | Recipe | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     smoothing: Mapping[str, float] | None = None
+    extended: Sequence[str] | None = None
     geometry: bool | None = None
     weighted: bool | None = None
     validation: Dataset | float | None = None
@@ -137,6 +139,9 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     recipe = _recipe(choices, suggested, device, out)
     if given is None and choices.smoothing is None:
         datasets, validation = _smoothed(datasets, validation, suggested.smoothing)
+    if given is None:
+        extended = suggested.extended if choices.extended is None else choices.extended
+        datasets, validation = _extended(datasets, validation, extended)
     _check_fields(datasets, validation)
     model = given or _in_time(_built(kind, datasets[0], _settings(kind, choices, suggested, device), recipe), datasets, recipe)
     rules = _rules(choices.rule, suggested, model, len(datasets))
@@ -153,8 +158,11 @@ def _continued(
     """Set up a training that goes on from a trained operator: with its network, fields, frame, normalisers and rule."""
     if start.features is None:
         raise ValueError("fit: an operator without names of fields cannot be trained further; train a model instead")
-    if choices.settings or choices.smoothing is not None or choices.geometry is not None or choices.size is not None:
-        raise ValueError("fit: settings, size, smoothing and geometry are those of the operator that training goes on from")
+    features = (choices.smoothing, choices.extended, choices.geometry, choices.size)
+    if choices.settings or any(each is not None for each in features):
+        raise ValueError(
+            "fit: settings, size, smoothing, extended and geometry are those of the operator that training goes on from"
+        )
     choices = _in_frame(choices, start.frame)
     datasets = [start.ready(each) for each in datasets]
     validation = None if validation is None else start.ready(validation)
@@ -317,6 +325,15 @@ def _smoothed(
     for name, width in widths.items():
         datasets = [each.smoothed(width, name) for each in datasets]
         validation = None if validation is None else validation.smoothed(width, name)
+    return datasets, validation
+
+
+def _extended(
+    datasets: list[Dataset], validation: Dataset | None, names: Sequence[str]
+) -> tuple[list[Dataset], Dataset | None]:
+    for name in names:
+        datasets = [each.extended(name) for each in datasets]
+        validation = None if validation is None else validation.extended(name)
     return datasets, validation
 
 

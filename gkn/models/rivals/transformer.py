@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -50,7 +51,7 @@ class Transformer(Model):
     def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
         """Suggest what `NearFar` suggests: the same data, features, loss and number of steps."""
         same = NearFar.defaults(dataset, recipe)
-        return Defaults({}, same.rule, same.recipe, same.changes, same.weighted, same.smoothing)
+        return replace(same, settings={})
 
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         return True  # nothing depends on the number of edges

@@ -239,6 +239,7 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
         "settings": settings,
         "recipe": "nearfar",
         "smoothing": smoothing,
+        "extended": [*ours.extended],
         "weighted": True,
         "stepping": cell.task.stepping if train.in_time else None,
         **recipe,
