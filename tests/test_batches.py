@@ -5,6 +5,8 @@ from gkn import Cloud, DarcyMesh, Dataset, Graph, Grid, Normalizer, Nystrom, Rad
 from gkn.data.sample import BadNumbers
 from gkn.graph.batches import Batches
 from gkn.graph.neighbors import lumped
+from gkn.models import MODELS
+from gkn.train.losses import loss_terms
 from gkn.train.prefetch import Prefetcher
 from gkn.train.recipe import Recipe
 
@@ -173,3 +175,52 @@ def test_an_epoch_may_have_some_of_the_graphs():
     assert [len({*plan}) for plan in plans] == [5] * 6
     assert {graph for plan in plans for graph in plan} == {*range(9)}
     assert Prefetcher([source], Recipe(batch=2, per_epoch=50), 0, 1, torch.device("cpu")).steps == 5
+
+
+def of_three_sizes(n=6):
+    """Functions on clouds of 20, 25 or 30 points each."""
+    rng = torch.Generator().manual_seed(1)
+    domains = [Cloud(torch.rand(20 + 5 * (i % 3), 2, generator=rng, dtype=torch.float64)) for i in range(n)]
+    a, u = ([torch.randn(len(domain), generator=rng, dtype=torch.float64) for domain in domains] for _ in range(2))
+    return Dataset(domains, a=a, u=u)
+
+
+@pytest.mark.parametrize("model", ["NearFar", "Transformer", "SliceAttention"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_nodes_that_fill_up_a_batch_change_nothing(model, weighted):
+    """Losses and gradients are those of the graphs as they are, and all graphs have as many nodes."""
+    data = of_three_sizes()
+    plain, filled = (made(data, Radius(0.4), weighted=weighted, fill=fill).batch([4, 0, 2]) for fill in (False, True))
+    assert plain.sizes == (25, 20, 30)
+    assert filled.sizes == (30, 30, 30)
+    assert filled.graph.num_edges == plain.graph.num_edges
+    assert filled.graph.present.reshape(3, 30).sum(1).tolist() == [25, 20, 30]
+    sizes = {"width": 8, "blocks": 2, "head": 4, **({"radius": 0.4} if model == "NearFar" else {})}
+    torch.manual_seed(0)
+    network = MODELS[model](2, 1, 1, **sizes).double()
+    assert network.fills
+    found = []
+    for batch in (plain, filled):
+        answer = network(batch.graph, batch.x, batch.a, batch.weights)
+        terms = loss_terms("relative", 0.1, answer, batch)
+        found.append([terms, *torch.autograd.grad(terms.sum(), [*network.parameters()], materialize_grads=True)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_only_graphs_of_different_sizes_are_filled_up(monkeypatch):
+    """Not those of one size, nor if that would more than double the work."""
+    data = of_three_sizes()
+    assert made(data.take([0, 3]), Radius(0.4), fill=True).batch([0, 1]).graph.present is None
+    assert made(functions(), Radius(0.3), fill=True).batch([0, 1]).graph.present is None
+    monkeypatch.setattr("gkn.graph.batches.WASTE", 1.1)
+    assert made(data, Radius(0.4), fill=True).batch([0, 1]).sizes == (20, 25)
+
+
+def test_memory_that_is_filled_again_knows_which_nodes_are_there():
+    batches = made(of_three_sizes(), Radius(0.4), fill=True)
+    first, second = batches.batch([2, 5]), batches.batch([0, 1])
+    place = first.graph.with_spare_memory(3.0)
+    place.refill(second.graph)
+    assert torch.equal(place.present, second.graph.present)
+    assert bool(first.graph.present.all())

@@ -42,6 +42,7 @@ from gkn.ops.balls import ChipBalls, Neighbourhoods, make_balls
 from gkn.ops.balls import ball_features as features
 from gkn.ops.integral import plan_integral
 from gkn.ops.kernel import Kernel
+from gkn.train.capture import Captured
 from gkn.train.loop import Trainer
 
 pytestmark = pytest.mark.gpu
@@ -434,6 +435,32 @@ def test_a_recorded_step_is_the_step(precision, kind, rule, more, monkeypatch):
     again = losses(False, precision)
     error, noise = (float(((each - plain) / plain).abs()[:4].max()) for each in (recorded, again))
     assert error <= 2e-3 + noise, (error, noise)
+
+
+@pytest.mark.parametrize("kind", ["NearFar", "Transformer", "SliceAttention"])
+@pytest.mark.parametrize("more", [{}, {"symmetries": True, "gradient": 0.1}], ids=["plain", "all"])
+def test_a_recorded_step_of_samples_with_their_own_points_is_the_step(kind, more, monkeypatch):
+    """Their graphs are filled up to the same number of nodes, and recorded steps give the same losses."""
+    records = []
+    monkeypatch.setattr("gkn.train.step.Captured", lambda *given: records.append(given) or Captured(*given))
+    rng = torch.Generator().manual_seed(0)
+    domains = [Cloud(torch.rand(300 + 50 * (i % 3), 2, generator=rng, dtype=torch.float64)) for i in range(12)]
+    fields = {name: [torch.randn(len(domain), generator=rng, dtype=torch.float64) for domain in domains] for name in "au"}
+    data = Dataset(domains, **fields)
+
+    def losses(capture):
+        seen = []
+        settings = {"width": 16, "blocks": 2, "head": 8, **({"radius": 0.2, "kernel": (8, 4)} if kind == "NearFar" else {})}
+        options = {"settings": settings, "rule": Radius(0.2), "epochs": 4, "device": "cuda", "precision": "fp32", **more}
+        fit(data, kind, **options, capture=capture, report=seen.append, warn=lambda text: None, weighted=True)
+        return torch.tensor([status.loss for status in seen[1:]])
+
+    plain = losses(False)
+    assert not records
+    recorded = losses(True)
+    assert records
+    assert len(recorded) >= 8
+    torch.testing.assert_close(recorded[:8], plain[:8], rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("pairs", ["one", "all"])

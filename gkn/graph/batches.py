@@ -14,11 +14,14 @@ from gkn.data.dataset import Dataset
 from gkn.data.normalizer import FLOOR, Normalizer
 from gkn.data.sample import check_sample
 from gkn.geometry.domain import Domain
-from gkn.graph.graph import Graph
+from gkn.graph.graph import Graph, filled_rows
 from gkn.graph.moments import ball_moments
 from gkn.graph.neighbors import CANDIDATES, lumped
 from gkn.graph.rules import Rule
 from gkn.system.memory import available_memory
+
+WASTE = 2.5
+"""Times the mean number of nodes up to which graphs are filled up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +84,7 @@ class Batch:
     def used_by(self, stream: torch.cuda.Stream) -> None:
         """Tell the allocator that another stream uses the batch, so that its memory is not reused before that is done."""
         graph = self.graph
-        arrays = (graph.ptr, graph.src, graph.degrees, *graph.by_source, *(graph.made_of or ()))
+        arrays = (graph.ptr, graph.src, graph.degrees, *graph.by_source, *(graph.made_of or ()), graph.present)
         own = (self.x, self.a, self.deviation, self.std, self.counted, self.profile, self.weights, self.u, self.edge)
         for tensor in (*own, *arrays):
             if tensor is not None:
@@ -134,6 +137,8 @@ class Batches:
         periods           (d,) periods of the axes along which edges wrap around, inf for the others; None: no axis
         lead              the pairs that end where these begin, for batches with `leading`
         leading           batches carry those pairs
+        fill              nodes without weight fill up graphs of samples that have their own points, so that all graphs have as
+                          many nodes
     """
 
     def __init__(
@@ -151,6 +156,7 @@ class Batches:
         hidden: Tensor | None = None,
         lead: Batches | None = None,
         degree: int = 0,
+        fill: bool = False,
     ) -> None:
         self.lead, self.leading = lead, False
         self.periods, self.precise, self.degree = periods, precise, degree
@@ -175,6 +181,11 @@ class Batches:
         per_point = len(dataset.inputs) * dtype.itemsize + len(dataset.outputs) * (16 if precise else dtype.itemsize)
         needed = len(dataset) * len(dataset[0].domain) * per_point
         self._fits = needed < available_memory(self.device) // 2
+        self._size: int | None = None  # nodes of every graph, if they are filled up
+        if fill and not self._one_domain and rule.drawn is None and periods is None and not degree:
+            counts = [len(domain) for domain in dataset.domains()]
+            usual, most = sum(counts) / len(counts), max(counts)
+            self._size = most if usual < most <= WASTE * usual else None
         self._together: _Functions | None = None
         self._apart: dict[int, _Functions] = {}
         if dataset.one_domain and self._fits:
@@ -281,9 +292,11 @@ class Batches:
         graph = self._graphs.get(sample)
         if graph is None:
             graph = points.of(self.rule.wrapped(points.x, periods=self.periods))
+            graph = graph if self._size is None else graph.filled(self._size)
         if self._fits and self.rule.drawn is None:
             self._graphs[sample] = graph
-        return self._batch(graph, points, values, functions.offset, (len(values.a),), [sample])
+        one = self._batch(graph, points, values, functions.offset, (len(values.a),), [sample])
+        return one if self._size is None else _filled(one, self._size)
 
     def _load(self, samples: range) -> _Functions:
         """Read, check and normalise samples, and bring them to the device."""
@@ -414,6 +427,18 @@ class _Points:
     def of(self, graph: Graph) -> Graph:
         """Return the graph of these points, with the points and what is known of them."""
         return graph.with_points(self.x, self.weights).with_moments(self.moments)
+
+
+def _filled(one: Batch, size: int) -> Batch:
+    """Return a batch of one function with further nodes like its last one, but without weight and without a boundary."""
+    x, a, std, counted, profile = (filled_rows(each, size) for each in (one.x, one.a, one.std, one.counted, one.profile))
+    more = size - len(one.x)
+    deviation = torch.cat([one.deviation, one.deviation.new_zeros(more, one.deviation.shape[1])])
+    weights = torch.cat([one.x.new_ones(len(one.x)) if one.weights is None else one.weights, one.x.new_zeros(more)])
+    edge = None if one.edge is None else torch.cat([one.edge, one.edge.new_zeros(more)])
+    u = None if one.u is None else filled_rows(one.u, size)
+    arrays: dict[str, Any] = {"std": std, "counted": counted, "profile": profile, "weights": weights, "edge": edge, "u": u}
+    return replace(one, x=x, a=a, deviation=deviation, sizes=(size,), **arrays)
 
 
 def _joined(parts: list[Batch]) -> Batch:

@@ -45,6 +45,7 @@ class Graph:
         made_of       the points and quadrature weights of the nodes, as the rule saw them
         images        on a periodic domain, copies of nodes that are the last sources
         moments       (targets, polynomials) moments of the balls of the targets, see gkn/graph/moments.py; None: not known
+        present       (targets,) bool: False for nodes without edges and weight that only fill up a batch; None: there are none
     """
 
     ptr: Tensor
@@ -54,6 +55,7 @@ class Graph:
     made_of: tuple[Tensor, Tensor] | None = None
     images: Images | None = None
     moments: Tensor | None = None
+    present: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name, given in (("ptr", self.ptr), ("src", self.src)):
@@ -135,11 +137,14 @@ class Graph:
         joined = Images.batch(images, [graph.num_nodes for graph in graphs]) if images else None
         each = [graph.moments for graph in graphs if graph.moments is not None]
         moments = torch.cat(each) if len(each) == len(graphs) else None
-        return Graph.trusted(torch.cat(ptr), torch.cat(src), sources, tuple(cuts) if one_set else (), None, joined, moments)
+        filled = [graph.present for graph in graphs if graph.present is not None]
+        present = torch.cat(filled) if len(filled) == len(graphs) else None
+        arrays = torch.cat(ptr), torch.cat(src), sources, tuple(cuts) if one_set else ()
+        return Graph.trusted(*arrays, None, joined, moments, present=present)
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle the graph without what was computed from it."""
-        return {name: getattr(self, name) for name in ("ptr", "src", "num_sources", "cuts", "images", "moments")}
+        return {name: getattr(self, name) for name in ("ptr", "src", "num_sources", "cuts", "images", "moments", "present")}
 
     def __repr__(self) -> str:
         return f"Graph({self.num_targets} targets <- {self.num_sources} sources, {self.num_edges} edges)"
@@ -148,15 +153,30 @@ class Graph:
         """Return the graph on another device."""
         images = None if self.images is None else self.images.to(device)
         moments = None if self.moments is None else self.moments.to(device)
-        return Graph.trusted(self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts, None, images, moments)
+        present = None if self.present is None else self.present.to(device)
+        arrays = self.ptr.to(device), self.src.to(device), self.num_sources, self.cuts
+        return Graph.trusted(*arrays, None, images, moments, present=present)
 
     def with_points(self, points: Tensor, weights: Tensor) -> Graph:
         """Return the graph with the points and weights it was made of. Levels computed from them are cached with the graph."""
-        return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, (points, weights), self.images, self.moments)
+        arrays = self.ptr, self.src, self.num_sources, self.cuts
+        return Graph.trusted(*arrays, (points, weights), self.images, self.moments, present=self.present)
 
     def with_moments(self, moments: Tensor | None) -> Graph:
         """Return the graph with the moments of the balls of its targets."""
-        return Graph.trusted(self.ptr, self.src, self.num_sources, self.cuts, self.made_of, self.images, moments)
+        arrays = self.ptr, self.src, self.num_sources, self.cuts
+        return Graph.trusted(*arrays, self.made_of, self.images, moments, present=self.present)
+
+    def filled(self, size: int) -> Graph:
+        """Return the graph of one function with further nodes up to a number of them, which have no edges and no weight."""
+        more = size - self.num_targets
+        present = torch.arange(size, device=self.device) < self.num_targets
+        made_of = None
+        if self.made_of is not None:
+            points, weights = self.made_of
+            made_of = filled_rows(points, size), torch.cat([weights, weights.new_zeros(more)])
+        ptr = torch.cat([self.ptr, self.ptr[-1:].expand(more)])
+        return Graph.trusted(ptr, self.src, self.num_sources + more, (0, size), made_of, present=present)
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return `make()`, computed once for each key and kept with the graph."""
@@ -345,7 +365,8 @@ class Graph:
         """
         spare = self.src.new_zeros(int(self.num_edges * (factor - 1)) + 1)
         back = Graph.trusted(self.reverse.ptr.clone(), torch.cat([self.reverse.src, spare]), self.reverse.num_sources)
-        known: dict[str, Any] = {"reverse": back, "targets": torch.cat([self.targets, spare])}
+        present = None if self.present is None else self.present.clone()
+        known: dict[str, Any] = {"reverse": back, "targets": torch.cat([self.targets, spare]), "present": present}
         return Graph.trusted(self.ptr.clone(), torch.cat([self.src, spare]), self.num_sources, self.cuts, **known)
 
     def refill(self, other: Graph) -> None:
@@ -354,11 +375,18 @@ class Graph:
             graph.ptr.copy_(new.ptr)
             _overwrite(graph.src, new.src)
         _overwrite(self.targets, other.targets)
+        if self.present is not None and other.present is not None:
+            self.present.copy_(other.present)
 
 
 def _overwrite(memory: Tensor, values: Tensor) -> None:
     memory[: len(values)].copy_(values)
     memory[len(values) :].zero_()
+
+
+def filled_rows(x: Tensor, size: int) -> Tensor:
+    """Return rows (size, ...): those of x, and the last one again and again."""
+    return torch.cat([x, x[-1:].expand(size - len(x), *x.shape[1:])])
 
 
 def window(x: Tensor, y: Tensor) -> Tensor:

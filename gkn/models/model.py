@@ -173,6 +173,9 @@ class Model(nn.Module, ABC):
     def prepare(self, datasets: Sequence[Dataset], inputs: Normalizer, outputs: Normalizer) -> None:
         """See the training data once, before training. Models that are no networks are fitted here."""
 
+    fills: bool = False
+    """True if nodes that are not `present` in a graph change nothing for the others, given weights that are 0 for them."""
+
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         """True if a training step may be recorded as a CUDA graph and replayed.
 

@@ -297,6 +297,8 @@ class NearFar(Model):
         periods = torch.where(torch.isfinite(graph.images.periods), graph.images.periods, 1.0)
         return Waves(x, 2 * math.pi * self.vectors.double() / periods)
 
+    fills = True  # they have no share in means and are in no ball
+
     def recordable(self, fixed: bool, dtype: torch.dtype | None) -> bool:
         """True if a step can be replayed as a CUDA graph: no operation depends on the number of edges, or it never changes."""
         if self.moments or self.backend == "compiled":

@@ -49,7 +49,7 @@ class Stepper(Model):
         self.columns: Tensor
         self.register_buffer("columns", torch.tensor(chosen, device="cpu"), persistent=False)
         self.radius, self.periodic, self.at_queries = built.radius, built.periodic, built.at_queries
-        self.moments = built.moments
+        self.moments, self.fills = built.moments, built.fills
         self.embedding = nn.Sequential(nn.Linear(len(chosen), EMBEDDING), nn.SiLU())
         self._now = Condition()
         for module in [*built.modules()]:

@@ -28,7 +28,7 @@ from gkn.train.progress import Progress, Report
 from gkn.train.ranks import Stop, sum_over_ranks
 from gkn.train.run_folder import RunFolder
 from gkn.train.setup import Setup, digest_of
-from gkn.train.step import Step, part_of
+from gkn.train.step import Step, part_of, products_of
 from gkn.train.symmetries import Symmetries
 from gkn.train.unroll import Unroll
 from gkn.train.watch import Watch
@@ -89,6 +89,7 @@ class Trainer:
         made |= {"periods": periods_for(self.model, datasets[0][0].domain), "degree": self.model.moments}
         as_usual = setup.start is None and not recipe.pointwise and recipe.zero is None
         hidden = made["hidden"] = hidden_scales(datasets, self.outputs if as_usual else None)
+        made["fill"] = self._fills()
         sources = []
         for each, rule in pairs:
             lead = self._leads(each, rule, made)
@@ -110,6 +111,12 @@ class Trainer:
             if self.first and hidden[start] > 0:
                 much = f"the mean of {name} is more than {LARGE:g} times its standard deviation"
                 options.warn(f"{much}: loss and validation error are relative to its variation")
+
+    def _fills(self) -> bool:
+        """True if graphs are filled up to one number of nodes, so that steps can be recorded."""
+        recipe, model = self.setup.recipe, self.model
+        recorded = self.options.capture and self.device.type == "cuda" and model.recordable(False, products_of(recipe))
+        return recorded and model.fills and recipe.loss == "relative"
 
     def _leads(self, dataset: Dataset, rule: Rule, made: dict[str, Any]) -> Batches | None:
         """Return the batches of pairs before those of a dataset, if they are needed."""

@@ -108,9 +108,8 @@ class Step:
     def _passes(self, batch: Batch, share: float) -> Callable[[Batch], Tensor]:
         """Return the passes; as a recorded CUDA graph, if the model allows it for batches like this one."""
         passes = partial(self._forward_backward, share=share)
-        dtype = {"bf16": torch.bfloat16}.get(self.recipe.precision)
         changing = batch.graph.images is not None and not batch.fixed  # images of other nodes every time
-        if changing or not (self.capture and self.model.recordable(batch.fixed, dtype)):
+        if changing or not (self.capture and self.model.recordable(batch.fixed, products_of(self.recipe))):
             return passes
         key = id(batch.graph) if batch.fixed else batch.sizes, share  # the record keeps the graph, and with it its identity
         if key not in self._records and not self._worth_recording(key, batch.fixed):
@@ -166,6 +165,11 @@ class Step:
         torch.set_rng_state(tensors["rng/cpu"])
         if self.device.type == "cuda" and "rng/cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng/cuda"], self.device)
+
+
+def products_of(recipe: Recipe) -> torch.dtype | None:
+    """Return the type that products are rounded to, if any."""
+    return {"bf16": torch.bfloat16}.get(recipe.precision)
 
 
 def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

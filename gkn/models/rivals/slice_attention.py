@@ -11,7 +11,7 @@ from gkn.models.nearfar import RMS_EPSILON
 from gkn.models.rivals.transformer import Transformer
 from gkn.ops import autocast
 from gkn.ops.dense import Linear
-from gkn.ops.points import EMPTY, gather, memberships_of, spread
+from gkn.ops.points import EMPTY, gather, memberships_of, shares_of, spread
 
 
 class SliceAttention(Transformer):
@@ -57,12 +57,14 @@ class SliceBlock(nn.Module):
         self.out = Linear(width, width)
         self.up, self.down = Linear(width, 2 * width), Linear(2 * width, width)
 
-    def forward(self, v: Tensor, nodes: Tensor, sizes: Sequence[int], node_sizes: Sequence[int]) -> Tensor:
-        """Update v (K, width) of all functions of a batch, given the values of their nodes."""
+    def forward(
+        self, v: Tensor, nodes: Tensor, sizes: Sequence[int], node_sizes: Sequence[int], present: Tensor | None = None
+    ) -> Tensor:
+        """Update v (K, width) of all functions of a batch, given the values of their nodes and which of them are present."""
         normed = self.norm(nodes)
         (normed,) = autocast(normed)
         cuts = [0, *torch.tensor([*node_sizes]).cumsum(0).tolist()]
-        share = torch.cat([normed.new_full((size,), 1 / size) for size in node_sizes])
+        share = shares_of(present, normed, cuts, None)
         sums, mass, p = gather(self._memberships, normed, share, cuts)
         if p is None or nodes is not v:
             p = self._memberships(*autocast(self.norm(v)))

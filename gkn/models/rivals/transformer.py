@@ -27,6 +27,7 @@ class Transformer(Model):
 
     settings: ClassVar[tuple[str, ...]] = ("width", "blocks", "head")
     at_queries = True
+    fills = True
 
     def __init__(
         self, dim: int, in_channels: int = 1, out_channels: int = 1, width: int = 128, blocks: int = 8, head: int = 16
@@ -67,7 +68,7 @@ class Transformer(Model):
         sizes = graph.sizes
         states = [self._lifted(x, a)]
         for done, block in enumerate(self.layers, start=1):
-            states.append(block(states[-1], states[-1], sizes, sizes))
+            states.append(block(states[-1], states[-1], sizes, sizes, graph.present))
             if progress is not None:
                 progress(done, self.blocks)
         return states
@@ -107,21 +108,32 @@ class Attention(nn.Module):
         self.three, self.out = Linear(width, 3 * width), Linear(width, width)
         self.up, self.down = Linear(width, 2 * width), Linear(2 * width, width)
 
-    def forward(self, v: Tensor, nodes: Tensor, sizes: Sequence[int], node_sizes: Sequence[int]) -> Tensor:
-        """Update v (K, width) of all functions of a batch, given the values of their nodes."""
+    def forward(
+        self, v: Tensor, nodes: Tensor, sizes: Sequence[int], node_sizes: Sequence[int], present: Tensor | None = None
+    ) -> Tensor:
+        """Update v (K, width) of all functions of a batch, given the values of their nodes and which of them are present."""
         query, key, value = self.three(self.norm(v)).chunk(3, -1)
         if nodes is not v:
             _, key, value = self.three(self.norm(nodes)).chunk(3, -1)
-        v = v + self.out(self._mixed(query, key, value, sizes, node_sizes))
+        v = v + self.out(self._mixed((query, key, value), sizes, node_sizes, present))
         out: Tensor = v + self.down(nn.functional.gelu(self.up(self.norm_after(v))))
         return out
 
-    def _mixed(self, query: Tensor, key: Tensor, value: Tensor, sizes: Sequence[int], node_sizes: Sequence[int]) -> Tensor:
+    def _mixed(
+        self,
+        three: tuple[Tensor, Tensor, Tensor],
+        sizes: Sequence[int],
+        node_sizes: Sequence[int],
+        present: Tensor | None,
+    ) -> Tensor:
         if len({*sizes}) == 1 and len({*node_sizes}) == 1:
-            return self._attend(*(x.unflatten(0, (len(sizes), -1)) for x in (query, key, value))).flatten(0, 1)
+            mask = None if present is None else present.reshape(len(sizes), 1, 1, -1)
+            query, key, value = (x.unflatten(0, (len(sizes), -1)) for x in three)
+            return self._attend(query, key, value, mask).flatten(0, 1)
+        query, key, value = three
         parts = zip(query.split([*sizes]), key.split([*node_sizes]), value.split([*node_sizes]), strict=True)
         return torch.cat([self._attend(q[None], k[None], z[None])[0] for q, k, z in parts])
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, z = (each.unflatten(-1, (-1, self.head)).transpose(1, 2) for each in (query, key, value))
-        return nn.functional.scaled_dot_product_attention(q, k, z).transpose(1, 2).flatten(2)
+        return nn.functional.scaled_dot_product_attention(q, k, z, mask).transpose(1, 2).flatten(2)
