@@ -5,6 +5,7 @@
     python -m benchmarks.goals sparse    Darcy on 1849 random points: the pretrained NearFar with corrected quadratures
     python -m benchmarks.goals lattices  Multigrid learned from one grid, and from a grid and random points
     python -m benchmarks.goals strict    Darcy known on 85 x 85 only: the pretrained NearFar, and its mean over symmetries
+    python -m benchmarks.goals grids     Navier-Stokes: what recorded states change by if they are solved on finer grids
     python -m benchmarks.goals rows --only NAME --model MODEL --seconds S
                                          rows of the full scale of the suite, with these seconds for each training
 
@@ -15,10 +16,11 @@ results/goals/NAME.json and not computed again.
 import argparse
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks import Cells, summary
-from gkn import Burgers, Darcy, Dataset, LayerPotential, Multigrid, NearFar, Nystrom, Radius, fit, pretrained
+from gkn import Burgers, Darcy, Dataset, LayerPotential, Multigrid, NavierStokes, NearFar, Nystrom, Radius, fit, pretrained
 from gkn.data.generate import make_dataset
 from gkn.operator.ways import Sampled
 from gkn.study.scattered import clouds, scattered
@@ -154,6 +156,23 @@ def lattices(work, device, seeds):
             keep("lattices", cell, {"errors": {where: summary(each) for where, each in errors.items()}, **facts})
 
 
+def grids(work, device, seeds):
+    """Four trajectories at nu = 1e-5, recorded on 64 x 64, solved on finer and finer grids; relative differences in l2."""
+    sides, states = (128, 256, 512), {}
+    if "128 to 256" in CELLS.done("grids"):
+        return
+    start = time.perf_counter()
+    for fine in sides:
+        fields, _ = NavierStokes(nu=1e-5, fine=fine).make(0, range(4), device)
+        states[fine] = fields["w"].cpu()
+    for coarse, fine in pairwise(sides):
+        away = (states[coarse] - states[fine]).norm(dim=-1) / states[fine].norm(dim=-1)
+        found = {"times": [1, 5, 10, 15, 20], "mean": [away[:, t].mean().item() for t in (1, 5, 10, 15, 20)]}
+        found |= {"largest": away.max().item(), "seconds": time.perf_counter() - start}
+        CELLS.keep("grids", f"{coarse} to {fine}", found)
+        print(coarse, fine, found, flush=True)
+
+
 def rows(work, device, seeds, only, models, seconds, train):
     """Rows of the full scale of the suite whose names contain one of `only`, by each of the models. Killed runs are resumed.
 
@@ -177,7 +196,14 @@ def rows(work, device, seeds, only, models, seconds, train):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    measurements = {"burgers": burgers, "layers": layers, "sparse": sparse, "strict": strict, "lattices": lattices}
+    measurements = {
+        "burgers": burgers,
+        "layers": layers,
+        "sparse": sparse,
+        "strict": strict,
+        "lattices": lattices,
+        "grids": grids,
+    }
     parser.add_argument("what", choices=[*measurements, "rows"])
     parser.add_argument("--work", type=Path, default=Path("runs/goals"), help="Folder for data.")
     parser.add_argument("--device", default="auto")
