@@ -29,16 +29,14 @@ def extension(domain: Domain) -> Callable[[Tensor], Tensor]:
     mass = domain.weights[edge] ** (1 - 1 / order)  # measures of the boundary, up to a factor
     rows = max(1, _BLOCK // len(y))
 
+    periods = torch.full((x.shape[1],), torch.inf) if domain.periods is None else domain.periods
+
     def means(part: Tensor) -> Tensor:
-        far = torch.zeros(len(part), len(y), dtype=torch.float64)
-        for axis in range(x.shape[1]):
+        far = torch.full((len(part), len(y)), torch.finfo(torch.float64).tiny, dtype=torch.float64)
+        for axis, period in enumerate(periods.tolist()):
             step = part[:, axis, None] - y[:, axis]
-            period = float("inf") if domain.periods is None else float(domain.periods[axis])
-            far += (step if period == float("inf") else step - period * (step / period).round()).square()
-        closest = far.amin(1, keepdim=True)  # weights relative to the largest: powers neither overflow nor vanish
-        weights = mass * (closest.clamp_min(torch.finfo(far.dtype).tiny) / far.clamp_min(torch.finfo(far.dtype).tiny)) ** (
-            order / 2
-        )
+            far += (step if period == torch.inf else step - period * (step / period).round()).square()
+        weights = mass * (far.amin(1, keepdim=True) / far) ** (order / 2)  # relative to the largest, so that none overflows
         return weights / weights.sum(1, keepdim=True)
 
     whole = means(x) if len(x) * len(y) <= _KEPT else None
