@@ -56,6 +56,8 @@ class MeshProblem(RandomFieldProblem):
     functions   number of independent draws that make one sample
     size        points across, about; 0: 129, 41 or 13 in 1, 2 or 3 dimensions
     shape       square, holes, l-shape, interval, cube (in [0,1]^d), disk or ball (around the origin, of radius 1)
+    alpha       0: 1 + d/2, so that fields in d dimensions are as smooth as those of `Darcy` in the plane. In space, with
+                alpha = 2, they have no values on a boundary, and finite elements on 13 points across are 5 to 9 percent off
     vary        every sample has its own mesh, with edges of another length, and for "holes" another hole in another place
     """
 
@@ -65,7 +67,7 @@ class MeshProblem(RandomFieldProblem):
     shape: str = "square"
     vary: bool = False
     tau: float = 3.0
-    alpha: float = 2.0
+    alpha: float = 0.0
     modes: int = 0
 
     def __post_init__(self) -> None:
@@ -73,6 +75,8 @@ class MeshProblem(RandomFieldProblem):
             raise ValueError(f"{self.name}(shape={self.shape!r}): use one of {', '.join(SHAPES)}")
         if self.size == 0:
             object.__setattr__(self, "size", _SIZES[SHAPES[self.shape].dim])
+        if self.alpha == 0:
+            object.__setattr__(self, "alpha", 1 + SHAPES[self.shape].dim / 2)
         super().__post_init__()
 
     def field(self) -> GaussianField:
