@@ -6,6 +6,7 @@
     python -m benchmarks.goals lattices  Multigrid learned from one grid, and from a grid and random points
     python -m benchmarks.goals strict    Darcy known on 85 x 85 only: the pretrained NearFar, and its mean over symmetries
     python -m benchmarks.goals grids     Navier-Stokes: what recorded states change by if they are solved on finer grids
+    python -m benchmarks.goals elements  how far the data on tetrahedra are from those of elements half as large
     python -m benchmarks.goals rows --only NAME --model MODEL --seconds S
                                          rows of the full scale of the suite, with these seconds for each training
 
@@ -20,7 +21,21 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks import Cells, summary
-from gkn import Burgers, Darcy, Dataset, LayerPotential, Multigrid, NavierStokes, NearFar, Nystrom, Radius, fit, pretrained
+from gkn import (
+    Burgers,
+    Darcy,
+    DarcyMesh,
+    Dataset,
+    LayerPotential,
+    Multigrid,
+    NavierStokes,
+    NearFar,
+    Nystrom,
+    PoissonMesh,
+    Radius,
+    fit,
+    pretrained,
+)
 from gkn.data.generate import make_dataset
 from gkn.operator.ways import Sampled
 from gkn.study.scattered import clouds, scattered
@@ -173,6 +188,25 @@ def grids(work, device, seeds):
         print(coarse, fine, found, flush=True)
 
 
+def elements(work, device, seeds):
+    """Four samples of the rows in three dimensions, and the same functions solved for on meshes twice as fine."""
+    for kind in (PoissonMesh, DarcyMesh):
+        for alpha in (2.0, 2.5):
+            problem, start, away = kind(shape="cube", vary=True, alpha=alpha), time.perf_counter(), []
+            cell = f"{problem.name}, alpha = {alpha:g}"
+            if cell in CELLS.done("elements"):
+                continue
+            for i in range(4):
+                mesh, draw = problem.mesh(0, i), problem.draw(0, range(i, i + 1), "cpu")
+                fine = mesh.cube(0.5 * (mesh.measure / len(mesh)) ** (1 / 3))
+                u, better = (problem.solved(each, draw(each))["u"][0] for each in (mesh, fine))
+                better, w = fine.interpolate(better[:, None], mesh.points)[:, 0], mesh.weights.sqrt()
+                away.append(((w * (u - better)).norm() / (w * better).norm()).item())
+            found = {"each": away, "mean": sum(away) / len(away), "seconds": time.perf_counter() - start}
+            CELLS.keep("elements", cell, found)
+            print(cell, found, flush=True)
+
+
 def rows(work, device, seeds, only, models, seconds, train):
     """Rows of the full scale of the suite whose names contain one of `only`, by each of the models. Killed runs are resumed.
 
@@ -196,14 +230,7 @@ def rows(work, device, seeds, only, models, seconds, train):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    measurements = {
-        "burgers": burgers,
-        "layers": layers,
-        "sparse": sparse,
-        "strict": strict,
-        "lattices": lattices,
-        "grids": grids,
-    }
+    measurements = {each.__name__: each for each in (burgers, layers, sparse, strict, lattices, grids, elements)}
     parser.add_argument("what", choices=[*measurements, "rows"])
     parser.add_argument("--work", type=Path, default=Path("runs/goals"), help="Folder for data.")
     parser.add_argument("--device", default="auto")

@@ -36,6 +36,12 @@ def test_data_pass_their_checks(problem, tmp_path):
         assert len({len(data[i].domain) for i in range(3)}) > 1
 
 
+def test_fields_are_as_smooth_in_any_dimension():
+    """With one square-integrable derivative; in space alpha = 2 would leave half of one, and no values on the boundary."""
+    assert [PoissonMesh(shape=shape).alpha for shape in ("interval", "square", "cube")] == [1.5, 2.0, 2.5]
+    assert DarcyMesh(shape="ball", alpha=2.0).alpha == 2.0
+
+
 @pytest.mark.parametrize("shape", ["square", "l-shape"])
 def test_sources_and_boundary_values_matter_alike(shape):
     """The norms of their parts of u differ by less than a factor of 2 on shapes in the unit square."""
