@@ -268,15 +268,15 @@ def rows():
 
 ROWS = (
     "Rows of the full scale of the suite on one H200, with the seconds that are named; rivals were given the same samples, "
-    "inputs, loss and seconds. Several trainings ran side by side and shared the GPU, so some had less of it than others: the table "
-    "says how many seconds each took, and the number of steps is in the JSON. Navier-Stokes: 10 states in, 11 out at 64 x 64; "
-    "nu = 1e-5 by 1000 trajectories (asked: at most 0.072; published for the same law on other samples: Transolver 0.0957, "
-    "Transolver++ 0.0719, LaMO 0.0460), nu = 1e-3 by 500 (asked: at most 0.008). Darcy with a, f and g: 1000 functions on a "
-    "mesh of 1935 nodes (asked: at most 0.01). Heat and waves: 64 trajectories (asked: at most half of the transformer's "
-    "error). Tetrahedra: 200 meshes of 1392 to 4803 nodes (asked: at most 0.02). There random fields were those of alpha = 2, "
-    "which in space leave finite elements several percent off, see the next table; the rows have alpha = 2.5 by now. Poisson "
-    "without symmetries learned its 200 meshes (0.017) better than new ones (0.046). Commits with a + had changes that came in "
-    "right afterwards.\n\n"
+    "inputs, loss and seconds. Several trainings ran side by side and shared the GPU, so some had less of it than others: "
+    "the table says how many seconds each took, and the number of steps is in the JSON. Navier-Stokes: 10 states in, 11 out "
+    "at 64 x 64; nu = 1e-5 by 1000 trajectories (asked: at most 0.072; published for the same law on other samples: "
+    "Transolver 0.0957, Transolver++ 0.0719, LaMO 0.0460), nu = 1e-3 by 500 (asked: at most 0.008). Darcy with a, f and g: "
+    "1000 functions on a mesh of 1935 nodes (asked: at most 0.01). Heat and waves: 64 trajectories (asked: at most half of "
+    "the transformer's error). Tetrahedra: 200 meshes of 1392 to 4803 nodes (asked: at most 0.02). There random fields were "
+    "those of alpha = 2, which in space leave finite elements several percent off, see the next table; the rows have alpha "
+    "= 2.5 by now. Poisson without symmetries learned its 200 meshes (0.017) better than new ones (0.046). Commits with a + "
+    "had changes that came in right afterwards.\n\n"
     "![Vorticity at nu = 1e-5, truth, answer and difference, first test trajectory](navier-stokes.png)"
 )
 

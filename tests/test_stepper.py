@@ -12,6 +12,7 @@ from gkn.data.normalizer import Normalizer
 from gkn.data.stepping import Stepping
 from gkn.graph.batches import Batches
 from gkn.models import Stepper
+from gkn.system.randomness import stream
 from gkn.train.losses import loss_terms
 from gkn.train.unroll import Unroll
 from tests.decay import RATE, decaying
@@ -250,6 +251,60 @@ def test_unrolled_pairs_begin_with_what_the_network_predicts(target):
         assert torch.allclose(changed.deviation + changed.counted, batch.deviation + batch.counted, rtol=1e-12)
 
 
+@pytest.mark.parametrize("target", ["value", "difference", "quotient"])
+def test_noise_changes_first_states_and_not_what_is_to_be_reached(target):
+    """By a share of their standard deviation, but not where they are held, and the same for a graph in any batch."""
+    data = decaying(n=2, T=4, step=0.5)
+    view = data.pairs(Stepping(target, held=("u",)))
+    scaled = [Normalizer.fit(view, names) for names in (view.inputs, view.outputs)]
+    batches = Batches(view, Radius(0.4), *scaled, dtype=torch.float64)
+    unroll, recipe = Unroll.of(view, scaled[0], batches.unit), gkn.Recipe(noise=0.2)
+    chosen = [0, 3, 4]
+    batch = batches.batch(chosen)
+    noisy = unroll.noisy(batch, recipe, [stream(0, 9, p) for p in chosen])
+    edge, away = batch.edge, (noisy.a - batch.a)[:, 0]
+    assert not away[edge].any()
+    assert float(away[~edge].std()) == pytest.approx(0.2, rel=0.25)  # inputs have the standard deviation 1
+    assert torch.equal(noisy.a[:, 1:], batch.a[:, 1:])
+    alone = unroll.noisy(batches.batch([3]), recipe, [stream(0, 9, 3)])
+    assert torch.equal(alone.a, noisy.a[batch.sizes[0] : sum(batch.sizes[:2])])
+    assert torch.equal(unroll.noisy(batch, gkn.Recipe(), []).a, batch.a)
+    if target == "value":
+        assert torch.equal(noisy.deviation, batch.deviation)
+        return
+    torch.testing.assert_close(noisy.deviation + noisy.counted, batch.deviation + batch.counted)
+    for p, part, old, new in zip(
+        chosen, noisy.deviation.split(batch.sizes), *(x.a.split(batch.sizes) for x in (batch, noisy)), strict=True
+    ):
+        scale = view.parameter("tau", p) if target == "quotient" else 1.0
+        change = (part - batches.batch([p]).deviation) * batches.unit * scale
+        torch.testing.assert_close(change, (old - new)[:, :1] * scaled[0].std[0])
+
+
+def test_training_with_noise_resumes_to_the_same_bits(tmp_path):
+    data, options = decaying(n=3, T=4), {"settings": SMALL, "stepping": Stepping(), "epochs": 2, "batch": 4, "device": "cpu"}
+    one, again, without = (
+        gkn.fit(data, **options, **more, warn=lambda text: None)
+        for more in ({"noise": 0.05, "out": tmp_path / "one"}, {"noise": 0.05}, {})
+    )
+    states = [each.model.state_dict() for each in (one, again, without)]
+    assert all(torch.equal(x, states[1][name]) for name, x in states[0].items())
+    assert not all(torch.equal(x, states[2][name]) for name, x in states[0].items())
+
+
+def test_every_graph_of_every_step_has_noise_of_its_own(monkeypatch):
+    seen, noisy = [], Unroll.noisy
+
+    def watched(self, batch, recipe, draws):
+        seen.extend(draw.initial_seed() for draw in draws)
+        return noisy(self, batch, recipe, draws)
+
+    monkeypatch.setattr(Unroll, "noisy", watched)
+    options = {"settings": SMALL, "stepping": Stepping(), "batch": 4, "noise": 0.1, "device": "cpu"}
+    gkn.fit(decaying(n=3, T=4), **options, epochs=2, warn=lambda text: None)
+    assert len(seen) == len({*seen}) == 2 * 9
+
+
 def test_unrolled_training_resumes_to_the_same_bits(tmp_path):
     data = decaying(n=6, T=4)
 
@@ -292,8 +347,12 @@ def test_fit_says_what_it_needs():
         gkn.fit([data, steady], settings=SMALL)
     with pytest.raises(ValueError, match=r"Recipe\(unroll=...\): needed trajectories"):
         gkn.fit(steady, settings=SMALL, epochs=1, unroll=0.5)
+    with pytest.raises(ValueError, match=r"Recipe\(noise=...\): needed trajectories"):
+        gkn.fit(steady, settings=SMALL, epochs=1, noise=0.5)
     with pytest.raises(ValueError, match=r"Recipe\(unroll="):
         gkn.Recipe(unroll=2.0)
+    with pytest.raises(ValueError, match=r"Recipe\(noise=-0.1\): needed a number, > 0, at most 1"):
+        gkn.Recipe(noise=-0.1)
 
 
 def test_fields_that_are_held_must_be_outputs():

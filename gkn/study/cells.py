@@ -90,7 +90,7 @@ class Cell:
         return digest(plain(self))[:16]
 
 
-LATER = ("patience", "unroll", "per_epoch")
+LATER = ("patience", "unroll", "per_epoch", "noise")
 
 
 def plain(value: Any) -> Any:

@@ -95,7 +95,7 @@ class Trainer:
             lead = self._leads(each, rule, made)
             sources.append(Batches(each, rule, self.inputs, self.outputs, **made, lead=lead))
         self.prefetcher = Prefetcher(sources, recipe, fabric.global_rank, fabric.world_size, self.device)
-        unroll = Unroll.of(datasets[0], self.inputs, sources[0].unit) if recipe.unroll else None
+        unroll = Unroll.of(datasets[0], self.inputs, sources[0].unit) if recipe.unroll or recipe.noise else None
         self.step = Step(self.model, recipe, (symmetries, unroll), fabric, stop, options.capture)
         self.progress = Progress(self.prefetcher.steps, recipe.epochs, self.device, fabric.world_size)
         self.judge = (

@@ -18,7 +18,7 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, 
 PRECISIONS = {"fp64": "64-true", "fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed"}
 
 
-LATER = ("unroll", "per_epoch")
+LATER = ("unroll", "per_epoch", "noise")
 """Entries that came later."""
 
 
@@ -47,6 +47,8 @@ class Recipe:
     patience      stop after so many evaluations without a smaller validation error; None: never
     unroll        share of the steps, at the end, whose pairs of states begin with what the network makes of the state before;
                   no gradient goes through that first prediction. None: none
+    noise         noise of the states that pairs begin with, in all other steps, relative to the standard deviation of each
+                  field; the state to be reached stays. The network learns to damp it, and rollouts stay stable. None: none
     symmetries    turn and mirror each function at random in every step, if the data distribution has the symmetries of the box
     """
 
@@ -71,6 +73,7 @@ class Recipe:
     patience: int | None = None
     unroll: float | None = None
     per_epoch: int | None = None
+    noise: float | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
@@ -99,9 +102,10 @@ class Recipe:
             ("clip", 0, 1e6),
             ("gradient", -1, 1e6),
             ("unroll", 0, 1),
+            ("noise", 0, 1),
         ):
             value = getattr(self, name)
-            if value is None and name in ("clip", "unroll"):
+            if value is None and name in ("clip", "unroll", "noise"):
                 continue
             if (
                 isinstance(value, bool)

@@ -145,7 +145,7 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     _check_fields(datasets, validation)
     model = given or _in_time(_built(kind, datasets[0], _settings(kind, choices, suggested, device), recipe), datasets, recipe)
     rules = _rules(choices.rule, suggested, model, len(datasets))
-    _check(model, datasets, rules, validation, recipe.unroll)
+    _check(model, datasets, rules, validation, recipe)
     weighted = suggested.weighted if choices.weighted is None else choices.weighted
     features = Features.of(datasets[0], choices.units)
     warnings = _warnings(datasets, rules, model, left_out)
@@ -170,7 +170,7 @@ def _continued(
     suggested = _suggestion(type(model), datasets, None)
     recipe = _recipe(choices, suggested, device, out)
     rules = [start.rule] * len(datasets) if choices.rule is None else _listed(choices.rule, len(datasets))
-    _check(model, datasets, rules, validation, recipe.unroll)
+    _check(model, datasets, rules, validation, recipe)
     weighted = start.weighted if choices.weighted is None else choices.weighted
     warnings = _warnings(datasets, rules, model)
     how = _way(choices, rules)
@@ -431,14 +431,15 @@ def _check_fields(datasets: Sequence[Dataset], validation: Dataset | None) -> No
 
 
 def _check(
-    model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], validation: Dataset | None, unroll: float | None
+    model: Model, datasets: Sequence[Dataset], rules: Sequence[Rule], validation: Dataset | None, recipe: Recipe
 ) -> None:
     for rule in rules:
         if not isinstance(rule, Rule):
             raise ValueError(f"fit(rule={rule!r}): needed a rule, e.g. Radius(r) or Nystrom(r, m, l)")
         model.check_same_radius(rule.r)
-    if unroll and any(each.stepping is None for each in datasets):
-        raise ValueError("Recipe(unroll=...): needed trajectories; these samples have no time")
+    of_steps = [name for name in ("unroll", "noise") if getattr(recipe, name)]
+    if of_steps and any(each.stepping is None for each in datasets):
+        raise ValueError(f"Recipe({of_steps[0]}=...): needed trajectories; these samples have no time")
     if len(rules) != len(datasets):
         raise ValueError(f"fit: {len(rules)} rules for {len(datasets)} datasets; needed one, or one for each")
     first = datasets[0]

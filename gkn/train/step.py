@@ -29,7 +29,7 @@ MOST_RECORDS = 8
 class Step:
     """A model and its optimiser. Calling it with a batch updates the model.
 
-    changes      of batches: draw a symmetry for each function, or None; predict the states that pairs begin with, or None
+    changes      of batches: draw a symmetry for each function, or None; change the states that pairs begin with, or None
     capture      record the passes as a CUDA graph where the model allows it
     """
 
@@ -62,7 +62,7 @@ class Step:
         terms = loss.new_zeros(0)
         samples: tuple[int, ...] = ()
         if batch is not None:
-            batch = self._turned(self._unrolled(batch), graphs, step)
+            batch = self._turned(self._begun(batch, graphs, step), graphs, step)
             terms, samples = self._passes(batch, share)(batch), batch.samples
             loss = terms.sum() * share
         stops = loss.new_zeros(())
@@ -81,11 +81,14 @@ class Step:
         self.optimizer.step()
         return loss
 
-    def _unrolled(self, batch: Batch) -> Batch:
-        """Replace the states that the pairs of a batch begin with by predicted ones, if it carries the pairs before."""
+    def _begun(self, batch: Batch, graphs: int, step: int) -> Batch:
+        """Let the pairs of a batch begin with predicted states, if it carries the pairs before, or with noisy ones."""
         lead = batch.lead
-        if lead is None or self.unroll is None:
+        if self.unroll is None:
             return batch
+        if lead is None:
+            numbers = range(self.fabric.global_rank, graphs, self.fabric.world_size)
+            return self.unroll.noisy(batch, self.recipe, [stream(self.recipe.seed, step, 9, number) for number in numbers])
         with torch.no_grad(), self.fabric.autocast():
             found = self.model(lead.graph, lead.x, lead.a, lead.weights)
         return self.unroll(batch, lead, found.to(lead.deviation.dtype))

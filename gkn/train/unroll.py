@@ -1,7 +1,8 @@
-"""Unroll: pairs of states whose first state is what the network predicts, so that it learns to mend its own errors."""
+"""Unroll: pairs of states whose first state is what the network predicts, or noisy, so that it learns to mend such errors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from gkn.data.dataset import Dataset
 from gkn.data.normalizer import Normalizer
 from gkn.data.stepping import STEP
 from gkn.graph.batches import Batch
+from gkn.train.recipe import Recipe
 
 NO_STEP = 1e-6
 """Share of the mean step below which a pair counts as none: (j, j), which stands for the pair before the first state."""
@@ -41,7 +43,9 @@ class Unroll:
         states = {*names[: count * dataset.stepping.history]}
         smoothed = [name for name, _ in dataset.smoothing if name in states]
         if smoothed:
-            raise ValueError(f"Recipe(unroll=...): {smoothed[0]} is also given smoothed; leave that out: smoothing={{}}")
+            raise ValueError(
+                f"Recipe(unroll=..., noise=...): {smoothed[0]} is also given smoothed; leave that out: smoothing={{}}"
+            )
         column = names.index(STEP)
         step = column, float(inputs.mean[column]), float(inputs.std[column])
         held = torch.tensor([name in (dataset.stepping.held or ()) for name in names[:count]])
@@ -52,13 +56,26 @@ class Unroll:
         error = self._in_state(found * lead.std - lead.deviation, lead)
         column, mean, std = self.step
         error = torch.where((lead.a[:, column : column + 1] * std + mean).abs() > NO_STEP * abs(mean), error, 0.0)
+        return self._off(batch, error)
+
+    def noisy(self, batch: Batch, recipe: Recipe, draws: Sequence[torch.Generator]) -> Batch:
+        """Return the batch with noise on its first states. `draws`: a generator for each graph."""
+        if not recipe.noise:
+            return batch
+        drawn = torch.cat(
+            [torch.randn(size, len(self.std), generator=rng) for size, rng in zip(batch.sizes, draws, strict=True)]
+        )
+        return self._off(batch, drawn.to(batch.a) * (recipe.noise * self.std / self.unit).to(batch.a))
+
+    def _off(self, batch: Batch, error: Tensor) -> Batch:
+        """Return the batch with first states that are off by an error, in the unit of the outputs; those to be reached stay."""
         if batch.edge is not None:
             error = torch.where(batch.edge[:, None] & self.held.to(error.device), 0.0, error)
         a = batch.a.clone()
         a[:, : error.shape[1]] += error * (self.unit / self.std).to(error)
         if self.target == "value":
             return replace(batch, a=a, lead=None)
-        change = self._in_target(error, batch)  # the state to be reached stays, so the change to it is another one
+        change = self._in_target(error, batch)
         counted, profile = batch.counted + change, batch.profile + change
         return replace(batch, a=a, deviation=batch.deviation - change, counted=counted, profile=profile, lead=None)
 
