@@ -100,7 +100,8 @@ def test_other_seconds_or_steppings_are_other_cells():
     cell = rows_of(SMOKE, 0)["heat, disk"]["NearFar"]
     others = [replace(cell, seconds=9.0), replace(cell, seed=1), replace(cell, unroll=0.1)]
     others.append(replace(cell, task=replace(cell.task, stepping=Stepping(target="value", clock=False))))
-    assert len({each.hash for each in (cell, *others)}) == 5
+    others.append(replace(cell, task=replace(cell.task, noise=0.02)))
+    assert len({each.hash for each in (cell, *others)}) == 6
     assert replace(cell, task=replace(cell.task, published=())).hash == cell.hash
 
 

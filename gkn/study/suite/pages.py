@@ -94,7 +94,7 @@ def _main_table(page: Document, seeds: list[dict[str, dict[str, Cell]]], place: 
             (f"**{_shown(found[name])}**" if name == best else _shown(found[name])) if name in found else "" for name in models
         ]
         train, _, test = task.counts
-        lines.append([task.name, stepping_words(task.stepping), f"{train}, {test}", str(count), *cells])
+        lines.append([task.name, stepping_words(task.stepping, task.noise), f"{train}, {test}", str(count), *cells])
     if not lines:
         return
     page.heading("Errors at equal seconds")

@@ -64,6 +64,8 @@ class Cell:
     def hash(self) -> str:
         said = asdict(self)
         del said["task"]["published"]
+        if self.task.noise is None:  # cells that were done before there was noise stay the same
+            del said["task"]["noise"]
         return digest(json.loads(canonical(said)))[:16]
 
 
@@ -224,6 +226,7 @@ def specification(cell: Cell, train: Dataset, place: Place) -> dict[str, Any]:
     settings = {**cell.settings}
     recipe = {name: value for name, value in ours.changes.items() if name != "epochs"}
     recipe |= {"seed": cell.seed, "precision": cell.precision, "unroll": cell.unroll}
+    recipe |= {"noise": cell.task.noise}
     recipe |= {"symmetries": True} if cell.task.symmetries else {}
     if cell.model in RATES:
         recipe |= {"optimizer": "adamw", "lr": RATES[cell.model]}
@@ -322,9 +325,10 @@ def answered(cell: Cell, place: Place) -> tuple[Operator, Dataset] | None:
     return load(folder, best=True), samples_of(cell.task, place)[2]
 
 
-def stepping_words(stepping: Stepping | None) -> str:
+def stepping_words(stepping: Stepping | None, noise: float | None = None) -> str:
     """Return a few words about how trajectories are learned."""
     if stepping is None:
         return "steady"
     history = f", {stepping.history} states in" if stepping.history > 1 else ""
-    return f"{stepping.target}, {'all pairs' if stepping.pairs == 'all' else 'one step'}{history}"
+    noisy = f", noise {noise:g}" if noise else ""
+    return f"{stepping.target}, {'all pairs' if stepping.pairs == 'all' else 'one step'}{history}{noisy}"
