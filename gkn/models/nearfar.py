@@ -173,7 +173,7 @@ class NearFar(Model):
 
     @classmethod
     def defaults(cls, dataset: Dataset, recipe: str | None = None) -> Defaults:
-        """Suggest balls of about 80 points, smooth inputs of kappa, and the Muon optimiser for a fixed number of steps.
+        """Suggest balls of about 80 points (20 on a line), smooth inputs of kappa, and Muon for a fixed number of steps.
 
         Inputs that are 0 but on the boundary get a copy that is extended to all points. Inputs with few distinct values, such
         as two-phase coefficients, get a smoothed copy as a further input. kappa sees the first such copy only, because sums

@@ -55,7 +55,7 @@ def smoothing_for(dataset: Dataset) -> float:
 
 
 def radius_for(dataset: Dataset) -> tuple[float, int | None]:
-    """Return the radius of balls of about 80 nodes, and how many nodes to draw from each sample; None: all points."""
+    """Return the radius of balls of about 80 nodes, or 20 on a line, and how many nodes to draw from each sample; None: all."""
     sizes: list[int] = []
     domains: list[Domain] = []
     for domain in dataset.domains():

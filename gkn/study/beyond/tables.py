@@ -225,7 +225,7 @@ def _rival(scale: Scale, model: str, settings: Mapping[str, Any], ours: Training
     if model != "FNO":
         return replace(ours, model=model, settings=chosen, recipe=recipe)
     side = (scale.size - 1) // scale.strides[85] + 1
-    rule = Radius(round((BALL / (math.pi * side**2)) ** 0.5, 4))  # edges for the loss of differences
+    rule = Radius(round((BALL[2] / (math.pi * side**2)) ** 0.5, 4))  # edges for the loss of differences
     data = replace(ours.data, every=scale.strides[85])
     recipe = replace(recipe, optimizer="adamw", lr=2e-3)
     return replace(ours, data=data, model=model, settings=chosen, rule=rule, recipe=recipe, more=())
