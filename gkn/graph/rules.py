@@ -19,7 +19,7 @@ from gkn.graph.neighbors import periodic_graph, radius_graph, radius_graphs
 _AT_A_TIME = 2**24  # nodes that get a random number in one call
 
 BALL = {1: 20, 2: 80, 3: 80}
-"""Points in a ball, by its dimension, for which a sum over them is an integral to a few parts in a thousand, if the integrand
+"""Points in a ball, by the dimension of points, for which a sum over them is an integral to a few parts in a thousand, if the integrand
 is smooth. On a line 20 are 10 to each side; in the plane 80 are 5 in every direction."""
 
 RULES: dict[str, type[Rule]] = {}
@@ -208,7 +208,7 @@ def usual_radius(domain: Domain, points: int | None = None) -> float:
     """
     dim = domain.measure_dim
     unit = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)  # volume of the ball of radius 1
-    share = BALL[dim] / (len(domain) if points is None else points)
+    share = BALL[domain.dim] / (len(domain) if points is None else points)
     radius = float((share * float(domain.weights.sum()) / unit) ** (1 / dim))
     return radius if domain.periods is None else min(radius, float(domain.periods.min()) / 2)
 
