@@ -133,7 +133,7 @@ def test_a_failure_is_kept_as_such_and_shown(place, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
-    [(["--scale", "huge"], "smoke, small, full"), (["tables"], "problems or ways"), (["--only", "chess"], "darcy 2-D")],
+    [(["--scale", "huge"], "smoke, small, medium, full"), (["tables"], "problems or ways"), (["--only", "chess"], "darcy 2-D")],
 )
 def test_the_command_line_refuses_what_there_is_not(arguments, wanted, tmp_path):
     assert wanted in command("suite", *arguments, "--out", tmp_path / "x", code=2)

@@ -26,7 +26,10 @@ class SuiteOptions:
 
     tables: Annotated[list[str] | None, typer.Argument(help=f"{' or '.join(TABLES)}; by default both.")] = None
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds, meaningless numbers), small (an hour on one core) or full (a GPU).")
+        str,
+        typer.Option(
+            help="smoke (meaningless numbers), small (an hour on one core), medium (an hour on a GPU) or full (a day)."
+        ),
     ] = "smoke"
     only: Annotated[list[str] | None, typer.Option(help="Only problems whose name contains this; may be repeated.")] = None
     model: Annotated[list[str] | None, typer.Option(help="Only this model; may be repeated.")] = None

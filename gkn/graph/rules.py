@@ -19,8 +19,8 @@ from gkn.graph.neighbors import periodic_graph, radius_graph, radius_graphs
 _AT_A_TIME = 2**24  # nodes that get a random number in one call
 
 BALL = {1: 20, 2: 80, 3: 80}
-"""Points in a ball, by the dimension of points, for which a sum over them is an integral to a few parts in a thousand, if the integrand
-is smooth. On a line 20 are 10 to each side; in the plane 80 are 5 in every direction."""
+"""Points in a ball, by their dimension, for which a sum over them is an integral to a few parts in a thousand, if the
+integrand is smooth. On a line 20 are 10 to each side; in the plane 80 are 5 in every direction."""
 
 RULES: dict[str, type[Rule]] = {}
 """Every rule by the name of its class. A subclass of `Rule` registers itself."""

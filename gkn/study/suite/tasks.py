@@ -152,6 +152,15 @@ _FULL_NETWORKS: dict[str, dict[str, Any]] = {
     "GKN": {"width": 64, "kernel": (128, 256), "steps": 6},
     "Potential": {"kernel": (64, 64)},
 }
+_MEDIUM_NETWORKS: dict[str, dict[str, Any]] = {
+    "NearFar": {"width": 64, "blocks": 4, "slices": 32, "head": 16, "kernel": (16, 8)},
+    "Multigrid": {"width": 48, "cycles": 3, "levels": 4, "kernel": (32, 16)},
+    "Transformer": {"width": 64, "blocks": 4, "head": 16},
+    "SliceAttention": {"width": 64, "blocks": 4, "head": 16, "slices": 32},
+    "FNO": {"width": 48, "modes": 16, "layers": 4},
+    "GKN": {"width": 48, "kernel": (64, 128), "steps": 4},
+    "Potential": {"kernel": (64, 64)},
+}
 _TINY_NETWORKS: dict[str, dict[str, Any]] = {
     "NearFar": {"width": 8, "blocks": 1, "slices": 2, "head": 4, "kernel": (4, 2)},
     "Multigrid": {"width": 8, "cycles": 1, "levels": 2, "kernel": (4, 2)},
@@ -215,6 +224,12 @@ _FULL_COUNTS = {
     "heat, holes": (64, 8, 32),
     "wave, l-shape": (64, 8, 32),
 }
+_MEDIUM_COUNTS = {
+    **_FULL_COUNTS,
+    "navier-stokes nu=1e-3": (200, 20, 20),
+    "navier-stokes nu=1e-4": (200, 20, 20),
+    "navier-stokes nu=1e-5": (200, 20, 20),
+}
 _SMALL_COUNTS = {
     "": (64, 8, 32),
     "darcy 2-D": (200, 20, 40),
@@ -229,6 +244,15 @@ SCALES = {
     "smoke": Scale("smoke", 0.5, _TINY_NETWORKS, _tasks({"": (4, 2, 2)}, _SMOKE_SIZES), ("heat, disk",), "fp32"),
     "small": Scale(
         "small", 40.0, _SMALL_NETWORKS, _tasks(_SMALL_COUNTS, _SMALL_SIZES), ("heat, disk", "burgers nu=0.01"), "fp32", 0.6
+    ),
+    "medium": Scale(
+        "medium",
+        30.0,
+        _MEDIUM_NETWORKS,
+        _tasks(_MEDIUM_COUNTS, _FULL_SIZES),
+        ("heat, disk", "burgers nu=0.01", "navier-stokes nu=1e-3"),
+        "bf16",
+        0.6,
     ),
     "full": Scale(
         "full",
