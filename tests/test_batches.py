@@ -224,3 +224,7 @@ def test_memory_that_is_filled_again_knows_which_nodes_are_there():
     place.refill(second.graph)
     assert torch.equal(place.present, second.graph.present)
     assert bool(first.graph.present.all())
+    pieces = batches.batch([0, 2, 1]).split([1, 2])
+    assert torch.equal(torch.cat([piece.graph.present for piece in pieces]), batches.batch([0, 2, 1]).graph.present)
+    plain = made(of_three_sizes(), Radius(0.4)).batch([1]).graph
+    assert torch.equal(Graph.batch([plain, pieces[0].graph]).present[:25], torch.ones(25, dtype=torch.bool))

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from gkn import Cloud, Dataset, Grid, Mesh, NearFar, Stepping, fit, load
+from gkn import Cloud, Dataset, Grid, Mesh, NearFar, Radius, Stepping, fit, load
 from gkn.data.problems import problem_named
 from gkn.data.source import Extended
 from gkn.geometry import extension as module
@@ -175,3 +175,99 @@ def test_leads_and_frames_keep_it():
     far = Dataset(Mesh(data.domain.points * 50 + 7, data.domain.blocks), outputs=("u",), **{n: data.field(n) for n in "fgu"})
     operator = fit(far, "NearFar", settings=TINY, epochs=1, device="cpu")
     torch.testing.assert_close(operator.ready(far)[1].a[:, 2], data.extended("g")[1].a[:, 2])
+
+
+def with_vector(count=3, seed=0):
+    """Functions on the unit square with a vector on the boundary; u is anything."""
+    domain, rng = Mesh.square(0.2), torch.Generator().manual_seed(seed)
+    g = torch.where(domain.boundary[:, None], torch.randn(count, len(domain), 2, generator=rng, dtype=torch.float64), 0.0)
+    return Dataset(domain, outputs=("u",), g=g, u=torch.randn(count, len(domain), generator=rng, dtype=torch.float64))
+
+
+def test_the_extension_of_a_vector_is_a_vector():
+    """Symmetries turn it with the rest: the mean over all of them answers the mirrored problem by the mirrored answer."""
+    data = with_vector()
+    assert boundary_fields(data) == ["g_x", "g_y"]
+    operator = fit(data, "NearFar", settings=TINY, epochs=1, symmetries=True, device="cpu", warn=lambda text: None)
+    assert operator.features.inputs == ("g_x", "g_y", "g_inside_x", "g_inside_y")
+    domain, g = data.domain, data.value("g", 0)
+    mirrored = Mesh(domain.points * torch.tensor([-1.0, 1.0]) + torch.tensor([1.0, 0.0]), domain.blocks)
+    chosen = operator.symmetric()
+    one = chosen(chosen.sample(domain, g=g), check=False)
+    other = chosen(chosen.sample(mirrored, g=g * torch.tensor([-1.0, 1.0])), check=False)
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_kept_datasets_are_answered():
+    data = made(5)
+    operator = fit(data, "NearFar", settings=TINY, epochs=1, device="cpu", warn=lambda text: None)
+    errors = operator.evaluate(data).each
+    assert torch.equal(operator.evaluate(data.extended("g").kept()).each, errors)
+    with pytest.raises(ValueError, match="extend first, keep afterwards"):
+        operator.evaluate(data.kept())
+
+
+def on_a_cloud(data, boundary=None):
+    """The same functions on points without cells, and without a boundary unless it is given."""
+    cloud = Cloud(data.domain.points, data.domain.weights, boundary)
+    return Dataset(cloud, outputs=("u",), **{name: data.field(name) for name in data.names})
+
+
+def test_without_a_boundary_nothing_is_suggested_and_operators_say_what_they_need():
+    data = made(5)
+    cloud = on_a_cloud(data)
+    quiet = {"settings": TINY, "epochs": 1, "device": "cpu", "warn": lambda text: None}
+    assert boundary_fields(cloud) == []
+    for given in ({"dataset": [data, cloud]}, {"dataset": data, "validation": cloud}):
+        assert fit(**given, model="NearFar", **quiet, rule=Radius(0.3)).features.extended == ()
+    operator = fit(data, "NearFar", **quiet)
+    with pytest.raises(
+        ValueError, match=r"trained with g extended from the boundary, which a cloud of .* does not have; give it"
+    ):
+        operator.evaluate(cloud)
+    marked = on_a_cloud(data, data.domain.boundary)
+    torch.testing.assert_close(marked.extended("g").value("g_inside", 1), data.extended("g").value("g_inside", 1))
+    assert operator.evaluate(marked).mean < 100
+    with pytest.raises(ValueError, match="no boundary to extend g from"):
+        cloud.extended("g")
+
+
+def test_weights_that_are_zero_on_the_boundary():
+    """All of them, or those of the closest points."""
+    data = made(2)
+    domain, g = data.domain, data.value("g", 0)
+    none = torch.where(domain.boundary, 0.0, domain.weights)
+    some = domain.weights.clone()
+    some[domain.boundary.nonzero()[::2, 0]] = 0.0
+    for weights in (none, some):
+        found = extension(Cloud(domain.points, weights, domain.boundary))(g)
+        assert bool(torch.isfinite(found).all())
+        assert torch.equal(found[domain.boundary], g[domain.boundary])
+        away = (found - extension(domain)(g)).norm() / g.norm()
+        assert float(away) < 0.5
+
+
+def test_marks_of_the_boundary_are_no_boundary_values():
+    data = made(3)
+    fields = {name: data.field(name) for name in data.names}
+    wall = data.domain.boundary.double().expand(3, -1)
+    assert boundary_fields(Dataset(data.domain, outputs=("u",), **fields, wall=wall)) == ["g"]
+
+
+def test_what_is_chosen_is_a_list():
+    data = made(3)
+    with pytest.raises(ValueError, match=r"fit\(extended='g'\): needed a list of fields: \['g'\]"):
+        fit(data, "NearFar", settings=TINY, epochs=1, extended="g")
+    operator = fit(data.extended("g"), "NearFar", settings=TINY, epochs=1, extended=["g"], warn=lambda text: None)
+    assert operator.features.inputs == ("f", "g", "g_inside")
+
+
+@pytest.mark.parametrize("vary", [False, True])
+def test_each_function_is_extended_once(vary, monkeypatch):
+    """However often it is read, and with the weights of a domain computed once for pairs of states on it."""
+    calls = []
+    monkeypatch.setattr("gkn.data.source.extension", lambda domain: calls.append(domain) or extension(domain))
+    view = made(3, vary=vary).extended("g")
+    first = [view.value("g_inside", i) for i in range(3)]
+    assert all(torch.equal(view.value("g_inside", i), first[i]) for i in range(3))
+    assert len(calls) == (3 if vary else 1)

@@ -281,7 +281,23 @@ def test_noise_changes_first_states_and_not_what_is_to_be_reached(target):
         torch.testing.assert_close(change, (old - new)[:, :1] * scaled[0].std[0])
 
 
-def test_training_with_noise_resumes_to_the_same_bits(tmp_path):
+def test_all_states_of_a_history_have_noise():
+    """Older states that were exact would tell the network what the noise is."""
+    data = decaying(n=2, T=5, step=0.5)
+    view = data.pairs(Stepping("difference", history=2, held=("u",)))
+    scaled = [Normalizer.fit(view, names) for names in (view.inputs, view.outputs)]
+    batches = Batches(view, Radius(0.4), *scaled, dtype=torch.float64)
+    batch = batches.batch([0, 1])
+    noisy = Unroll.of(view, scaled[0], batches.unit).noisy(batch, gkn.Recipe(noise=0.2), [stream(0, 9, p) for p in (0, 1)])
+    away, edge = noisy.a - batch.a, batch.edge
+    assert not away[:, 2:].any()
+    assert not away[edge].any()
+    assert all(float(away[~edge, column].std()) == pytest.approx(0.2, rel=0.35) for column in (0, 1))
+    assert not torch.isclose(away[~edge, 0], away[~edge, 1]).any()
+    torch.testing.assert_close(noisy.deviation + noisy.counted, batch.deviation + batch.counted)
+
+
+def test_training_with_noise_gives_the_same_bits_again(tmp_path):
     data, options = decaying(n=3, T=4), {"settings": SMALL, "stepping": Stepping(), "epochs": 2, "batch": 4, "device": "cpu"}
     one, again, without = (
         gkn.fit(data, **options, **more, warn=lambda text: None)
@@ -309,7 +325,8 @@ def test_unrolled_training_resumes_to_the_same_bits(tmp_path):
     data = decaying(n=6, T=4)
 
     def run(folder, **more):
-        return gkn.fit(data, settings=SMALL, stepping=Stepping(pairs="all"), epochs=2, batch=4, unroll=0.5, out=folder, **more)
+        options = {"settings": SMALL, "stepping": Stepping(pairs="all"), "epochs": 2, "batch": 4}
+        return gkn.fit(data, **options, unroll=0.5, noise=0.05, out=folder, **more)
 
     whole = run(tmp_path / "whole")
 

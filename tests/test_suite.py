@@ -96,12 +96,16 @@ def test_damaged_cells_are_done_again(place):
     assert result_of(cell, place) is not None
 
 
-def test_other_seconds_or_steppings_are_other_cells():
+def test_other_seconds_or_steppings_are_other_cells(monkeypatch):
     cell = rows_of(SMOKE, 0)["heat, disk"]["NearFar"]
     others = [replace(cell, seconds=9.0), replace(cell, seed=1), replace(cell, unroll=0.1)]
     others.append(replace(cell, task=replace(cell.task, stepping=Stepping(target="value", clock=False))))
     others.append(replace(cell, task=replace(cell.task, noise=0.02)))
     assert len({each.hash for each in (cell, *others)}) == 6
+    before = cell.hash
+    monkeypatch.setattr(run, "FORM", 2)
+    assert cell.hash != before
+    monkeypatch.undo()
     assert replace(cell, task=replace(cell.task, published=())).hash == cell.hash
 
 

@@ -27,9 +27,7 @@ class SuiteOptions:
     tables: Annotated[list[str] | None, typer.Argument(help=f"{' or '.join(TABLES)}; by default both.")] = None
     scale: Annotated[
         str,
-        typer.Option(
-            help="smoke (meaningless numbers), small (an hour on one core), medium (an hour on a GPU) or full (a day)."
-        ),
+        typer.Option(help="smoke (meaningless numbers), small (an hour on one core), medium or full (1 or 10 hours on a GPU)."),
     ] = "smoke"
     only: Annotated[list[str] | None, typer.Option(help="Only problems whose name contains this; may be repeated.")] = None
     model: Annotated[list[str] | None, typer.Option(help="Only this model; may be repeated.")] = None

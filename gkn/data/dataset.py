@@ -231,10 +231,10 @@ class Dataset(OverTime):
     def blocks(self, names: Sequence[str]) -> Iterator[tuple[range, list[Tensor]]]:
         """Iterate over all samples in their order, several at a time: their numbers, and each of some fields (n, K).
 
-        One at a time if every sample has a domain of its own, or if fields are computed from others: then all fields of one
-        sample are computed together.
+        One at a time if every sample has a domain of its own, or if fields are smoothed: then all fields of one sample are
+        computed together.
         """
-        many = bool(len(self)) and self.one_domain and not self._source.computed()
+        many = bool(len(self)) and self.one_domain and not self.smoothing
         numbers = sum(self.value(name, 0).numel() for name in names) if many else 0
         together = max(1, min(BLOCK, NUMBERS // max(1, numbers))) if many else 1
         for start in range(0, len(self), together):
@@ -350,22 +350,24 @@ class Dataset(OverTime):
     def extended(self, name: str) -> Dataset:
         """Add an input: the values of input `name` on the boundary, extended to all points by means of them.
 
-        It is called `<name>_inside`. In the mean at x the value at y counts with |x - y|^-d: the closest ones count most.
+        It is called g_inside for g, and g_inside_x for the component g_x of a vector. In the mean at x the value at y counts
+        with |x - y|^-d: the closest ones count most.
         """
         if name not in self.inputs:
             raise KeyError(f"no input {name!r} to extend in this dataset; it has {', '.join(self.inputs)}")
         if not self._source.n:
             raise ValueError("Dataset.extended: this dataset has no samples")
-        if isinstance(self._source, Kept):
+        added, source = inside(name), self._source
+        if added in self.names:
+            raise ValueError(f"Dataset.extended({name!r}): there is a field {added!r} already")
+        if added in source.names and any(each.name == name for each in source.computed()):
+            return self._view(inputs=(*self.inputs, added))
+        if isinstance(source, Kept):
             raise ValueError("Dataset.extended: a kept dataset may have lost points; extend first, keep afterwards")
         states = [] if self.stepping is None else self.inputs[: len(self.outputs) * self.stepping.history]
         if name not in self.given or name in (*self.parameters, *states):
             raise ValueError(f"Dataset.extended({name!r}): needed an input that is given, and neither a number nor a state")
-        added = inside(name)
-        if added in self.names:
-            raise ValueError(f"Dataset.extended({name!r}): there is a field {added!r} already")
-        known = any(isinstance(each, Extended) and each.name == name for each in self._source.computed())
-        return self._view(source=self._source if known else Extended(self._source, name), inputs=(*self.inputs, added))
+        return self._view(source=Extended(source, name), inputs=(*self.inputs, added))
 
     def with_geometry(self) -> Dataset:
         """Add features of the geometry to the inputs: see `Geometric`. They are computed when read."""

@@ -96,7 +96,7 @@ class Features:
             )
         for name in self.extended:
             if inside(name) not in dataset.names:
-                dataset = dataset.extended(name)
+                dataset = self._extended(dataset, name)
         if self.geometry and not dataset.has_geometry:
             dataset = dataset.with_geometry()
         unknown = [name for name in self.inputs if name not in dataset.names and name.startswith(GEOMETRY)]
@@ -107,6 +107,15 @@ class Features:
                 f"have; give it a mesh, or a cloud with its boundary"
             )
         return dataset.using(self.inputs, self.outputs)
+
+    def _extended(self, dataset: Dataset, name: str) -> Dataset:
+        first = dataset.domain_of(0)
+        if not first.boundary.any():
+            raise ValueError(
+                f"the operator was trained with {name} extended from the boundary, which {first.describe()} does not have; "
+                "give it a mesh, or a cloud with its boundary"
+            )
+        return dataset.extended(name)
 
     def sample(self, domain: Domain, given: Mapping[str, Any], input_domain: Domain | None = None) -> Sample:
         """Return a sample with these fields, computed from fields (K,) or (K, c) and numbers. Its outputs are unknown: 0.

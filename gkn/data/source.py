@@ -20,6 +20,7 @@ from gkn.geometry.smoothing import check_width, smoother
 from gkn.system.files import digest
 
 _TOGETHER = 2**22  # points of functions that are smoothed in one call on a GPU
+_KEPT = 2**25  # numbers of extensions that are kept
 
 
 class Source(ABC):
@@ -309,18 +310,21 @@ class Smoothed(Derived):
 class Extended(Derived):
     """A source with one field, of which values on the boundary alone count, extended to all points.
 
-    The extension is called `<name>_inside`. It is computed when read; see gkn/geometry/extension.py.
+    The extension is computed when read; see gkn/geometry/extension.py. It is called as `inside` says.
     """
 
     def __init__(self, source: Source, name: str) -> None:
         super().__init__(source)
         self.name, self.added = name, (inside(name),)
         self.names = (*source.names, *self.added)
-        self._extend: Callable[[Tensor], Tensor] | None = None
-        extension(source.domain(0))  # raises now if there is no boundary
+        self._last: tuple[Domain, Callable[[Tensor], Tensor]] | None = None
+        self._computed: dict[int, Tensor] = {}
+        first = source.domain(0)
+        if not first.boundary.any():
+            raise ValueError(f"{first.describe()} has no boundary to extend {name} from")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_extend": None}  # another process computes it again
+        return {**self.__dict__, "_last": None, "_computed": {}}  # another process computes them again
 
     def over(self, source: Source) -> Source:
         return Extended(source, self.name)
@@ -331,18 +335,35 @@ class Extended(Derived):
     def read(self, name: str, i: int) -> Tensor:
         if name not in self.added:
             return self.source.read(name, i)
-        extend = self._extend or extension(self.domain(i))
-        if self.common_domain is not None:
-            self._extend = extend
-        return extend(self.source.read(self.name, i))
+        if i not in self._computed:
+            found = self._extend(self.domain(i))(self.source.read(self.name, i))
+            if (len(self._computed) + 1) * len(found) > _KEPT or found.requires_grad:
+                return found
+            self._computed[i] = found
+        return self._computed[i]
 
     def read_all(self, name: str, indices: Sequence[int]) -> Tensor:
-        return self.source.read_all(name, indices) if name not in self.added else super().read_all(name, indices)
+        return self.source.read_all(name, indices) if name not in self.added else self._together(indices)
 
     def read_at(self, name: str, indices: Sequence[int], nodes: Tensor | None, device: torch.device) -> Tensor:
-        if name in self.added:
+        if name not in self.added:
+            return self.source.read_at(name, indices, nodes, device)
+        if self.common_domain is None:
             return super().read_at(name, indices, nodes, device)
-        return self.source.read_at(name, indices, nodes, device)
+        found = self._together(indices)
+        return found if nodes is None else found[:, nodes]
+
+    def _together(self, indices: Sequence[int]) -> Tensor:
+        """Extend many functions on one domain: on a large one the weights are then computed once for all of them."""
+        if all(i in self._computed for i in indices):
+            return torch.stack([self._computed[i] for i in indices])
+        return self._extend(self.domain(indices[0]))(self.source.read_all(self.name, indices))
+
+    def _extend(self, domain: Domain) -> Callable[[Tensor], Tensor]:
+        last = self._last  # read once: another thread may replace it
+        if last is None or last[0] is not domain:  # pairs of one trajectory have one domain
+            last = self._last = (domain, extension(domain))
+        return last[1]
 
     def identity(self) -> str:
         return digest([self.source.identity(), "extended", self.name])
@@ -352,8 +373,9 @@ class Extended(Derived):
 
 
 def inside(name: str) -> str:
-    """Return the name of the extension of a field."""
-    return f"{name}_inside"
+    """Return the name of the extension of a field: g_inside, and g_inside_x for the component g_x of a vector."""
+    stem, _, axes = name.rpartition("_")
+    return f"{stem}_inside_{axes}" if stem and {*axes} <= {*"xyz"} else f"{name}_inside"
 
 
 class Geometric(Derived):

@@ -24,11 +24,12 @@ def extension(domain: Domain) -> Callable[[Tensor], Tensor]:
     edge = domain.boundary
     if not edge.any():
         raise ValueError(f"{domain.describe()} has no boundary to extend values from")
-    inside, order = (~edge).nonzero()[:, 0], domain.measure_dim
-    x, y = domain.points[inside], domain.points[edge]
-    mass = domain.weights[edge] ** (1 - 1 / order)  # measures of the boundary, up to a factor
-    rows = max(1, _BLOCK // len(y))
-
+    order, some = domain.measure_dim, edge & (domain.weights > 0)
+    mass = domain.weights[some] ** (1 - 1 / order)  # measures of the boundary, up to a factor
+    if not len(mass):  # weights that leave the boundary out
+        some, mass = edge, torch.ones(int(edge.sum()), dtype=torch.float64)
+    inside = (~edge).nonzero()[:, 0]
+    x, y = domain.points[inside], domain.points[some]
     periods = torch.full((x.shape[1],), torch.inf) if domain.periods is None else domain.periods
 
     def means(part: Tensor) -> Tensor:
@@ -39,15 +40,15 @@ def extension(domain: Domain) -> Callable[[Tensor], Tensor]:
         weights = mass * (far.amin(1, keepdim=True) / far) ** (order / 2)  # relative to the largest, so that none overflows
         return weights / weights.sum(1, keepdim=True)
 
-    whole = means(x) if len(x) * len(y) <= _KEPT else None
+    rows = max(1, _BLOCK // len(y))
+    kept = [means(part) for part in x.split(rows)] if len(x) * len(y) <= _KEPT else None
 
     def extended(g: Tensor) -> Tensor:
         if g.ndim < 1 or g.shape[-1] != len(domain):
             raise ValueError(f"extension: a function of shape {tuple(g.shape)} on a domain of {len(domain)} points")
         values = g.double()
-        known = values[..., edge]
-        blocks = [whole] if whole is not None else (means(part) for part in x.split(rows))
-        found = torch.cat([known @ block.T for block in blocks], -1)
-        return values.index_copy(-1, inside, found)
+        known = values[..., some].reshape(-1, len(y))
+        found = [torch.stack([block @ each for each in known]) for block in kept or map(means, x.split(rows))]
+        return values.index_copy(-1, inside, torch.cat(found, -1).reshape(*g.shape[:-1], len(x)))
 
     return extended

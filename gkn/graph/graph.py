@@ -137,8 +137,11 @@ class Graph:
         joined = Images.batch(images, [graph.num_nodes for graph in graphs]) if images else None
         each = [graph.moments for graph in graphs if graph.moments is not None]
         moments = torch.cat(each) if len(each) == len(graphs) else None
-        filled = [graph.present for graph in graphs if graph.present is not None]
-        present = torch.cat(filled) if len(filled) == len(graphs) else None
+        present = None
+        if any(graph.present is not None for graph in graphs):
+            ones = [graph.ptr.new_ones(graph.num_targets, dtype=torch.bool) for graph in graphs]
+            filled = [one if graph.present is None else graph.present for one, graph in zip(ones, graphs, strict=True)]
+            present = torch.cat(filled)
         arrays = torch.cat(ptr), torch.cat(src), sources, tuple(cuts) if one_set else ()
         return Graph.trusted(*arrays, None, joined, moments, present=present)
 
@@ -308,6 +311,7 @@ class Graph:
             }
             src = self.src[first:last] - start
             moments = None if self.moments is None else self.moments[start:stop]
+            known["present"] = None if self.present is None else self.present[start:stop]
             pieces.append(Graph.trusted(ptr[nodes] - first, src, stop - start, inner, made_of, moments=moments, **known))
         return pieces
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch
+from torch import Tensor
 
 from gkn.data.dataset import GEOMETRY, Dataset
 from gkn.data.normalizer import Normalizer
@@ -35,17 +36,25 @@ def phases_of(dataset: Dataset) -> list[str]:
 def boundary_fields(dataset: Dataset) -> list[str]:
     """Return the inputs that are 0 at all points inside the domain, and not on its boundary: they are known there only.
 
-    Parameters, states, and marks of the boundary and of named sets of nodes do not count.
+    Parameters, states, marks of the boundary and of named sets of nodes, and fields with one value on all boundaries do not
+    count. There are none if some sample has no boundary.
     """
+    if not has_boundary(dataset):
+        return []
     states = [] if dataset.stepping is None else dataset.inputs[: len(dataset.outputs) * dataset.stepping.history]
     apart = (*dataset.parameters, *states)
     names = [name for name in dataset.given if name not in apart and not name.startswith(MARKS)]
-    somewhere = {name: False for name in names if inside(name) not in dataset.names}
+    seen: dict[str, list[Tensor]] = {name: [] for name in names if inside(name) not in dataset.names}
     for i in range(min(SOME, len(dataset))):
         edge = dataset.domain_of(i).boundary
-        fields = {name: dataset.value(name, i) for name in somewhere}
-        somewhere = {name: somewhere[name] or bool(x[edge].any()) for name, x in fields.items() if not x[~edge].any()}
-    return [name for name, found in somewhere.items() if found]
+        fields = {name: dataset.value(name, i) for name in seen}
+        seen = {name: [*seen[name], *x[edge].aminmax()] for name, x in fields.items() if not x[~edge].any()}
+    return [name for name, ends in seen.items() if len(torch.stack(ends).unique()) > 1]
+
+
+def has_boundary(dataset: Dataset) -> bool:
+    """True if the boundary of every sample is known."""
+    return all(bool(domain.boundary.any()) for domain in dataset.domains())
 
 
 def smoothing_for(dataset: Dataset) -> float:
@@ -87,7 +96,7 @@ def wall_for(dataset: Dataset) -> str | None:
             Normalizer.fit(dataset, dataset.outputs, zero=kind)
         except ValueError:  # not 0 there, or no boundary
             continue
-        if _fills_box(dataset) if kind == "box" else all(bool(domain.boundary.any()) for domain in dataset.domains()):
+        if _fills_box(dataset) if kind == "box" else has_boundary(dataset):
             return kind
     return None
 

@@ -22,6 +22,7 @@ from gkn.data.stepping import STEP, TIME, Stepping
 from gkn.geometry.frame import Frame
 from gkn.graph.rules import Rule, rule_from
 from gkn.models import MODELS, Defaults, Model, NearFar, Stepper
+from gkn.models.suggest import has_boundary
 from gkn.operator.evaluate import judgeable
 from gkn.operator.operator import Operator
 from gkn.operator.runs import RUN, read_run
@@ -140,8 +141,7 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     if given is None and choices.smoothing is None:
         datasets, validation = _smoothed(datasets, validation, suggested.smoothing)
     if given is None:
-        extended = suggested.extended if choices.extended is None else choices.extended
-        datasets, validation = _extended(datasets, validation, extended)
+        datasets, validation = _extended(datasets, validation, suggested.extended, choices.extended)
     _check_fields(datasets, validation)
     model = given or _in_time(_built(kind, datasets[0], _settings(kind, choices, suggested, device), recipe), datasets, recipe)
     rules = _rules(choices.rule, suggested, model, len(datasets))
@@ -329,12 +329,16 @@ def _smoothed(
 
 
 def _extended(
-    datasets: list[Dataset], validation: Dataset | None, names: Sequence[str]
+    datasets: list[Dataset], validation: Dataset | None, suggested: Sequence[str], chosen: Sequence[str] | None
 ) -> tuple[list[Dataset], Dataset | None]:
+    """Extend the chosen fields, or those that are suggested, unless some sample has no boundary to extend them from."""
+    if isinstance(chosen, str):
+        raise ValueError(f"fit(extended={chosen!r}): needed a list of fields: [{chosen!r}]")
+    everything = [*datasets, *([] if validation is None else [validation])]
+    names = [name for name in suggested if all(map(has_boundary, everything))] if chosen is None else chosen
     for name in names:
-        datasets = [each.extended(name) for each in datasets]
-        validation = None if validation is None else validation.extended(name)
-    return datasets, validation
+        everything = [each if name in each.extensions else each.extended(name) for each in everything]
+    return everything[: len(datasets)], everything[len(datasets)] if validation is not None else None
 
 
 def _kind(given: type[Model] | str | Model | Operator | None) -> type[Model]:

@@ -24,9 +24,10 @@ class Unroll:
 
     target   what the network predicts, as in `Stepping`
     step     column of tau among the inputs, with its mean and standard deviation
-    std      (o,) standard deviation of the columns of the state, which are the first inputs
+    std      (o,) standard deviation of the columns of the latest state, which are the first inputs
     unit     (o,) unit of the outputs of a batch
     held     (o,) bool: the values at the boundary are set again after a step, so nothing is wrong with them
+    history  number of states among the inputs, the latest first
     """
 
     target: str
@@ -34,6 +35,7 @@ class Unroll:
     std: Tensor
     unit: Tensor
     held: Tensor
+    history: int = 1
 
     @staticmethod
     def of(dataset: Dataset, inputs: Normalizer, unit: Tensor) -> Unroll:
@@ -49,7 +51,7 @@ class Unroll:
         column = names.index(STEP)
         step = column, float(inputs.mean[column]), float(inputs.std[column])
         held = torch.tensor([name in (dataset.stepping.held or ()) for name in names[:count]])
-        return Unroll(dataset.stepping.target, step, inputs.std[:count], unit, held)
+        return Unroll(dataset.stepping.target, step, inputs.std[:count], unit, held, dataset.stepping.history)
 
     def __call__(self, batch: Batch, lead: Batch, found: Tensor) -> Batch:
         """Return the batch with first states that are off by as much as `found`, the answer to the pairs before, is."""
@@ -59,18 +61,21 @@ class Unroll:
         return self._off(batch, error)
 
     def noisy(self, batch: Batch, recipe: Recipe, draws: Sequence[torch.Generator]) -> Batch:
-        """Return the batch with noise on its first states. `draws`: a generator for each graph."""
+        """Return the batch with noise on its first states, earlier ones included. `draws`: a generator for each graph."""
         if not recipe.noise:
             return batch
-        drawn = torch.cat(
-            [torch.randn(size, len(self.std), generator=rng) for size, rng in zip(batch.sizes, draws, strict=True)]
-        )
-        return self._off(batch, drawn.to(batch.a) * (recipe.noise * self.std / self.unit).to(batch.a))
+        count, many = len(self.std), len(self.std) * self.history
+        drawn = torch.cat([torch.randn(size, many, generator=rng) for size, rng in zip(batch.sizes, draws, strict=True)])
+        error = drawn.to(batch.a) * (recipe.noise * self.std / self.unit).repeat(self.history).to(batch.a)
+        if self.history == 1:
+            return self._off(batch, error)
+        a = batch.a.clone()
+        a[:, count:many] += self._held(batch, error)[:, count:] * (self.unit / self.std).repeat(self.history - 1).to(batch.a)
+        return self._off(replace(batch, a=a), error[:, :count])
 
     def _off(self, batch: Batch, error: Tensor) -> Batch:
         """Return the batch with first states that are off by an error, in the unit of the outputs; those to be reached stay."""
-        if batch.edge is not None:
-            error = torch.where(batch.edge[:, None] & self.held.to(error.device), 0.0, error)
+        error = self._held(batch, error)
         a = batch.a.clone()
         a[:, : error.shape[1]] += error * (self.unit / self.std).to(error)
         if self.target == "value":
@@ -78,6 +83,13 @@ class Unroll:
         change = self._in_target(error, batch)
         counted, profile = batch.counted + change, batch.profile + change
         return replace(batch, a=a, deviation=batch.deviation - change, counted=counted, profile=profile, lead=None)
+
+    def _held(self, batch: Batch, error: Tensor) -> Tensor:
+        """Return an error (nodes, states * o) that is 0 where values are held."""
+        if batch.edge is None:
+            return error
+        held = self.held.repeat(error.shape[1] // len(self.held)).to(error.device)
+        return torch.where(batch.edge[:, None] & held, 0.0, error)
 
     def _in_state(self, error: Tensor, batch: Batch) -> Tensor:
         return error * self._tau(batch) if self.target == "quotient" else error

@@ -131,8 +131,9 @@ class Attention(nn.Module):
             query, key, value = (x.unflatten(0, (len(sizes), -1)) for x in three)
             return self._attend(query, key, value, mask).flatten(0, 1)
         query, key, value = three
-        parts = zip(query.split([*sizes]), key.split([*node_sizes]), value.split([*node_sizes]), strict=True)
-        return torch.cat([self._attend(q[None], k[None], z[None])[0] for q, k, z in parts])
+        masks = [None] * len(sizes) if present is None else [each[None, None, None] for each in present.split([*node_sizes])]
+        parts = zip(query.split([*sizes]), key.split([*node_sizes]), value.split([*node_sizes]), masks, strict=True)
+        return torch.cat([self._attend(q[None], k[None], z[None], mask)[0] for q, k, z, mask in parts])
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, z = (each.unflatten(-1, (-1, self.head)).transpose(1, 2) for each in (query, key, value))
