@@ -25,12 +25,12 @@ def write_pages(place: Place, scale: Scale) -> Path:
     page.text(
         f"Made by `gkn suite --scale {scale.name}`; do not edit. Errors are relative l2 on test samples: mean over seeds, ± "
         "the deviation from seed to seed if there are several. Trajectories are rolled out from their first states, and the "
-        "error is over all times that follow. All models have the same samples, inputs, smoothed copies of them, loss, recipe "
-        f"and {scale.seconds:g} seconds of training on the same machine; the network with the smallest validation error is "
-        "tested. FNO is trained by AdamW, since Muon has no step for complex parameters; Potential too, as it begins "
-        "with a least-squares fit. Potential is given the fundamental solution of the Laplace equation and its gradient, of "
-        "which the kernels of its rows are made; no other model is. GKN and Multigrid have the radii "
-        "and nodes that they suggest."
+        "error is over all times that follow. All models have the same samples, inputs, smoothed and extended copies of them, "
+        f"loss, recipe and {scale.seconds:g} seconds of training on the same machine; the network with the smallest "
+        "validation error is tested. FNO is trained by AdamW, since Muon has no step for complex parameters; Potential too, "
+        "as it begins with a least-squares fit. Potential is given the fundamental solution of the Laplace equation and its "
+        "gradient, of which the kernels of its rows are made; no other model is. GKN and Multigrid have the radii and nodes "
+        "that they suggest."
     )
     if scale.reach != 1:
         page.text(
