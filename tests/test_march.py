@@ -342,7 +342,7 @@ def test_a_graph_is_copied_without_what_it_has_worked_out(rng):
     torch.save(graph, buffer)
     buffer.seek(0)
     for again in (copy.deepcopy(graph), torch.load(buffer, weights_only=False)):
-        assert set(again.__dict__) == {"ptr", "src", "num_sources", "cuts", "images", "moments"}
+        assert set(again.__dict__) == {"ptr", "src", "num_sources", "cuts", "images", "moments", "present"}
         assert again.cuts == graph.cuts
         assert torch.equal(again.src, graph.src)
 
