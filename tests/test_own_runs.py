@@ -164,7 +164,7 @@ def test_fine_tuning_keeps_frame_fields_and_normalisers(tmp_path):
     assert all(torch.equal(x, before[name]) for name, x in start.model.state_dict().items())  # a copy is trained
     moved = [float((x - before[name]).abs().max()) for name, x in tuned.model.state_dict().items()]
     assert 0 < max(moved) < 0.05
-    with pytest.raises(ValueError, match="settings, size, smoothing and geometry are those of the operator"):
+    with pytest.raises(ValueError, match="settings, size, smoothing, extended and geometry are those of the operator"):
         gkn.fit(other, start, settings={"width": 4}, device="cpu")
 
 
