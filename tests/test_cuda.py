@@ -477,5 +477,4 @@ def test_a_recorded_step_of_trajectories_is_the_step(pairs):
 
     recorded, plain = losses(True), losses(False)
     assert len(recorded) > 8
-    torch.testing.assert_close(recorded[:4], plain[:4], rtol=1e-4, atol=0)
-    torch.testing.assert_close(recorded[:8], plain[:8], rtol=3e-3, atol=0)  # rounding grows with the steps
+    torch.testing.assert_close(recorded[:8], plain[:8], rtol=1e-4, atol=0)

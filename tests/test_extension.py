@@ -219,7 +219,9 @@ def test_without_a_boundary_nothing_is_suggested_and_operators_say_what_they_nee
     quiet = {"settings": TINY, "epochs": 1, "device": "cpu", "warn": lambda text: None}
     assert boundary_fields(cloud) == []
     for given in ({"dataset": [data, cloud]}, {"dataset": data, "validation": cloud}):
-        assert fit(**given, model="NearFar", **quiet, rule=Radius(0.3)).features.extended == ()
+        said = []
+        assert fit(**given, model="NearFar", **{**quiet, "warn": said.append}, rule=Radius(0.3)).features.extended == ()
+        assert any(each.startswith("known on the boundary only, and not extended") and each.endswith(": g") for each in said)
     operator = fit(data, "NearFar", **quiet)
     with pytest.raises(
         ValueError, match=r"trained with g extended from the boundary, which a cloud of .* does not have; give it"
@@ -271,3 +273,7 @@ def test_each_function_is_extended_once(vary, monkeypatch):
     first = [view.value("g_inside", i) for i in range(3)]
     assert all(torch.equal(view.value("g_inside", i), first[i]) for i in range(3))
     assert len(calls) == (3 if vary else 1)
+    vector = with_vector().extended("g_x").extended("g_y")
+    calls.clear()
+    assert not torch.equal(vector.value("g_inside_x", 0), vector.value("g_inside_y", 0))
+    assert len(calls) == 1  # both components by the same weights

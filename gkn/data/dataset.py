@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gkn.data import storage
+from gkn.data.geometric import Geometric
 from gkn.data.groups import Groups, expanded, ranges_of
 from gkn.data.memory import Given, Memory
 from gkn.data.over_time import OverTime
 from gkn.data.parts import parts_of
 from gkn.data.sample import Sample
-from gkn.data.source import Extended, Geometric, Kept, Smoothed, Source, inside
+from gkn.data.source import Extended, Kept, Smoothed, Source, inside
 from gkn.data.stored import Stored
 from gkn.data.transfer import brought_together
 from gkn.geometry.domain import Domain

@@ -148,6 +148,9 @@ def set_up(dataset: Dataset | Sequence[Dataset], choices: Choices, device: str, 
     _check(model, datasets, rules, validation, recipe)
     weighted = suggested.weighted if choices.weighted is None else choices.weighted
     features = Features.of(datasets[0], choices.units)
+    if given is None and choices.extended is None and suggested.extended and not datasets[0].extensions:
+        names = ", ".join(suggested.extended)
+        left_out = [*left_out, f"known on the boundary only, and not extended, as some samples have no boundary: {names}"]
     warnings = _warnings(datasets, rules, model, left_out)
     return Setup(model, datasets, rules, recipe, weighted, validation, _way(choices, rules), features, None, warnings)
 

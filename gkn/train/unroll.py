@@ -58,7 +58,7 @@ class Unroll:
         error = self._in_state(found * lead.std - lead.deviation, lead)
         column, mean, std = self.step
         error = torch.where((lead.a[:, column : column + 1] * std + mean).abs() > NO_STEP * abs(mean), error, 0.0)
-        return self._off(batch, error)
+        return self._off(batch, self._free(batch, error))
 
     def noisy(self, batch: Batch, recipe: Recipe, draws: Sequence[torch.Generator]) -> Batch:
         """Return the batch with noise on its first states, earlier ones included. `draws`: a generator for each graph."""
@@ -66,16 +66,13 @@ class Unroll:
             return batch
         count, many = len(self.std), len(self.std) * self.history
         drawn = torch.cat([torch.randn(size, many, generator=rng) for size, rng in zip(batch.sizes, draws, strict=True)])
-        error = drawn.to(batch.a) * (recipe.noise * self.std / self.unit).repeat(self.history).to(batch.a)
-        if self.history == 1:
-            return self._off(batch, error)
+        noise = self._free(batch, recipe.noise * drawn.to(batch.a))  # inputs have the standard deviation 1
         a = batch.a.clone()
-        a[:, count:many] += self._held(batch, error)[:, count:] * (self.unit / self.std).repeat(self.history - 1).to(batch.a)
-        return self._off(replace(batch, a=a), error[:, :count])
+        a[:, count:many] += noise[:, count:]
+        return self._off(replace(batch, a=a), noise[:, :count] * (self.std / self.unit).to(noise))
 
     def _off(self, batch: Batch, error: Tensor) -> Batch:
-        """Return the batch with first states that are off by an error, in the unit of the outputs; those to be reached stay."""
-        error = self._held(batch, error)
+        """Return the batch with its latest states off by an error, in the unit of the outputs. What is to be reached stays."""
         a = batch.a.clone()
         a[:, : error.shape[1]] += error * (self.unit / self.std).to(error)
         if self.target == "value":
@@ -84,8 +81,8 @@ class Unroll:
         counted, profile = batch.counted + change, batch.profile + change
         return replace(batch, a=a, deviation=batch.deviation - change, counted=counted, profile=profile, lead=None)
 
-    def _held(self, batch: Batch, error: Tensor) -> Tensor:
-        """Return an error (nodes, states * o) that is 0 where values are held."""
+    def _free(self, batch: Batch, error: Tensor) -> Tensor:
+        """Return an error of one or several states, (nodes, states * o), as 0 where values are held."""
         if batch.edge is None:
             return error
         held = self.held.repeat(error.shape[1] // len(self.held)).to(error.device)
